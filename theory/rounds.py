@@ -1,0 +1,232 @@
+"""One round: the exact law of a block's output, its accepted length, and the bound.
+
+A round drafts x_1…x_L from q, accepts left to right, at the first rejection i draws x_i ~ G_i and ends; if all
+are accepted it draws one bonus token from p. Its output is continued with the target to L+1 tokens, so that
+laws of one length are compared. With A_i = Π_{j≤i} q_j f_j the accepted-path mass (A_0 = 1):
+
+* survival            S_i = Σ A_i;    expected accepted length N = Σ_{i=1..L} S_i
+* identity [proved]   P̂ − P = Σ_i A_{i−1} · (q_i f_i + R_i G_i − p_i) · Π_{k>i} p_k
+* bound [proved]      TV(P̂, P) ≤ B = Σ_i Σ_{x_{<i}} A_{i−1} · TV(q_i f_i + R_i G_i, p_i)
+
+The bound is the object of COOL-SD's Theorem 2 (arXiv 2601.09212), **reconstructed**: the printed constant was not
+readable. It is an equality when one position only is biased.
+
+One position, two tokens, by hand: p = (¼, ¾), q = (¾, ¼), ω = 2. f = (⅔, 1), so N = ½ + ¼ = ¾; rejected mass ¼
+goes to token 1; the output law is (½, ½) and TV = B = ¼.
+
+>>> from theory.chains import IIDChain
+>>> from theory.rules import Relaxed
+>>> a = analyse_round(IIDChain([0.25, 0.75]), IIDChain([0.75, 0.25]), Verifier(Relaxed(2.0)), 1)
+>>> a.expected_accepted, a.tv_bound, a.total_variation
+(0.75, 0.25, 0.25)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from theory.arrays import Array, array_namespace, whole_number
+from theory.chains import LARGEST_LAW, Chain, check_depth, joint_layers
+from theory.distances import kl_divergence, max_ratio, total_variation
+from theory.numbers import Bound, Exact
+from theory.verifiers import Verifier
+
+ROWS_AT_ONCE = 2**15
+"""Entries of a layer processed together: the dozen temporaries of one step then stay in cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Laws:
+    """The law of a run of tokens beside the target's own, and the distances between them.
+
+    Attributes
+    ----------
+    law, target_law : array, shape (V,)*n
+        Computed when first asked for (V**n entries); ValueError if there are too many to enumerate.
+    """
+
+    _laws: Callable[[], tuple[Array, Array]] = field(repr=False)
+
+    @cached_property
+    def _both(self) -> tuple[Array, Array]:
+        return self._laws()
+
+    @property
+    def law(self) -> Array:
+        return self._both[0]
+
+    @property
+    def target_law(self) -> Array:
+        return self._both[1]
+
+    def _flat(self) -> tuple[Array, Array]:
+        law, target = self._both
+        xp = array_namespace(law)
+        return xp.reshape(law, (-1,)), xp.reshape(target, (-1,))
+
+    @cached_property
+    def total_variation(self) -> Exact:
+        """Exact TV(P̂, P)."""
+        return Exact(total_variation(*self._flat()))
+
+    @cached_property
+    def kl_output_target(self) -> Exact:
+        """Exact KL(P̂‖P) in nats."""
+        return Exact(kl_divergence(*self._flat()))
+
+    @cached_property
+    def kl_target_output(self) -> Exact:
+        """Exact KL(P‖P̂) in nats."""
+        return Exact(kl_divergence(*self._flat()[::-1]))
+
+    @cached_property
+    def max_ratio(self) -> Exact:
+        """Largest P̂/P. For f_i = min(1, ω_i p/q) with the optimal residual it is ≤ Π max(1, ω_i) [proved]."""
+        return Exact(max_ratio(*self._flat()))
+
+    @cached_property
+    def total_variation_by_prefix(self) -> list[Exact]:
+        """TV of the law of the first k tokens, k = 1…n: lower bounds on `total_variation` that rise to it."""
+        law, target = self._both
+        xp = array_namespace(law)
+        size = law.shape[0]
+        out = []
+        for k in range(1, law.ndim + 1):
+            marginals = (xp.sum(xp.reshape(a, (size**k, -1)), axis=-1) for a in (law, target))
+            out.append(Exact(total_variation(*marginals)))
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class RoundAnalysis(Laws):
+    """What one round does; see `analyse_round`.
+
+    Attributes
+    ----------
+    length : int
+        L, drafted tokens.
+    survival : array, shape (L,)
+        S_i, the probability that positions 1…i are all accepted.
+    tv_bound_per_position : array, shape (L,)
+        Terms of B.
+    """
+
+    length: int
+    survival: Array
+    tv_bound_per_position: Array
+
+    @property
+    def expected_accepted(self) -> Exact:
+        """N = Σ S_i, expected accepted drafts of the round."""
+        return Exact(float(array_namespace(self.survival).sum(self.survival)))
+
+    @property
+    def tokens_per_call(self) -> Exact:
+        """N + 1 tokens come out of one target call when rounds run in full."""
+        return Exact(self.expected_accepted + 1)
+
+    @property
+    def tv_bound(self) -> Bound:
+        """B ≥ TV(P̂, P). It can exceed one: cap it when reporting."""
+        return Bound(float(array_namespace(self.survival).sum(self.tv_bound_per_position)))
+
+
+def row_blocks(rows: int, columns: int) -> list[slice]:
+    """Slices that cut `rows` rows of `columns` entries into pieces that stay in cache."""
+    step = max(1, ROWS_AT_ONCE // max(columns, 1))
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _layer_step(verifier: Verifier, p: Array, q: Array, position: int, mass: Array) -> tuple[Array, Array]:
+    """Accepted mass (m, V) and Σ mass·TV(o, p) of one layer, in blocks of rows."""
+    xp = array_namespace(p, q)
+    accepted, bias = [], 0.0
+    for rows in row_blocks(*p.shape):
+        step = verifier.step(p[rows], q[rows], position)
+        bias = bias + xp.sum(mass[rows] * xp.sum(xp.abs(step.output - p[rows]), axis=-1)) / 2
+        accepted.append(mass[rows, None] * step.accepted)
+    return (accepted[0] if len(accepted) == 1 else xp.concat(accepted, axis=0)), bias
+
+
+def analyse_round(target: Chain, draft: Chain, verifier: Verifier, length: int) -> RoundAnalysis:
+    """Exact law, accepted length, bound and divergences of one round.
+
+    Parameters
+    ----------
+    target, draft : Chain
+        Of one vocabulary; the target at least L+1 tokens deep, the draft at least L.
+    verifier : Verifier
+    length : int
+        L ≥ 1 drafted tokens.
+
+    Returns
+    -------
+    RoundAnalysis
+        Accepted length and bound at once; the law and what follows from it when first asked for. Between
+        Markov and independent chains accepted length and bound do not enumerate prefixes.
+
+    Raises
+    ------
+    ValueError
+        For length < 1, a chain shallower than the round, different vocabularies, a schedule shorter than
+        the round, or more prefixes than can be enumerated.
+
+    Notes
+    -----
+    Source: THEORY 3; the bound reconstructs COOL-SD Theorem 2. Oracle: plain recursion over single prefixes.
+    """
+    length = whole_number(length, "length", 1)
+    check_depth(target, length + 1, "target", f"a round of {length} drafted tokens and one more")
+    check_depth(draft, length, "draft", f"a round of {length} drafted tokens")
+    survival, biases = [], []
+    mass = None
+    for position, layer in enumerate(joint_layers(target, draft, length)):
+        xp = array_namespace(layer.target, layer.draft)
+        if mass is None:
+            mass = xp.ones_like(layer.target[:, 0])
+        accepted, bias = _layer_step(verifier, layer.target, layer.draft, position, mass)
+        mass = layer.fold(accepted)
+        survival.append(xp.sum(mass))
+        biases.append(bias)
+    return RoundAnalysis(
+        _laws=lambda: round_law(target, draft, verifier, length),
+        length=length,
+        survival=xp.stack(survival),
+        tv_bound_per_position=xp.stack(biases),
+    )
+
+
+def _target_level(chain: Chain, depth: int) -> Array:
+    *_, last = joint_layers(chain, chain, depth + 1, enumerate_prefixes=True)
+    return last.target
+
+
+def round_law(target: Chain, draft: Chain, verifier: Verifier, length: int) -> tuple[Array, Array]:
+    """Law of a round's L+1 tokens and the target's, both of shape (V,)*(L+1), by enumeration."""
+    size = target.vocab_size
+    _check_size(size, length + 1)
+    drafting: Any = None
+    for position, layer in enumerate(joint_layers(target, draft, length, enumerate_prefixes=True)):
+        p, q = layer.target, layer.draft
+        xp = array_namespace(p, q)
+        if drafting is None:
+            drafting, ended, own = (xp.ones_like(p[:, 0]), xp.zeros_like(p[:, 0]), xp.ones_like(p[:, 0]))
+        step = verifier.step(p, q, position)
+        replaced = (drafting * step.rejection)[:, None] * step.residual
+        ended = layer.fold(ended[:, None] * p + replaced)
+        drafting = layer.fold(drafting[:, None] * step.accepted)
+        own = layer.fold(own[:, None] * p)
+    p = _target_level(target, length)
+    shape = (size,) * (length + 1)
+    return xp.reshape((drafting + ended)[:, None] * p, shape), xp.reshape(own[:, None] * p, shape)
+
+
+def _check_size(size: int, tokens: int) -> None:
+    if size**tokens > LARGEST_LAW:
+        raise ValueError(
+            f"the law of {tokens} tokens over {size} ids has {size}**{tokens} entries, more than {LARGEST_LAW}; "
+            "accepted length and bound remain available, distances need simulate.estimate"
+        )
