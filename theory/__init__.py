@@ -19,7 +19,7 @@ from theory.distances import (
 )
 from theory.numbers import Bound, Exact
 from theory.residuals import optimal_residual, target_residual, vanilla_residual
-from theory.rounds import RoundAnalysis, analyse_round
+from theory.rounds import RoundAnalysis, RoundPaths, analyse_round, round_along_paths
 from theory.rules import (
     AcceptAll,
     DivergenceThreshold,
@@ -67,6 +67,7 @@ __all__ = [
     "OffsetFilter",
     "Relaxed",
     "RoundAnalysis",
+    "RoundPaths",
     "Rule",
     "SequenceAnalysis",
     "Step",
@@ -96,6 +97,7 @@ __all__ = [
     "overlap",
     "probabilities",
     "reversed_schedule",
+    "round_along_paths",
     "sequence_log_likelihood",
     "survival_price",
     "target_residual",

@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from theory.arrays import Array, array_namespace, whole_number
 from theory.chains import LARGEST_LAW, Chain, check_depth, joint_layers
 from theory.distances import kl_divergence, max_ratio, total_variation
@@ -230,3 +232,68 @@ def _check_size(size: int, tokens: int) -> None:
             f"the law of {tokens} tokens over {size} ids has {size}**{tokens} entries, more than {LARGEST_LAW}; "
             "accepted length and bound remain available, distances need simulate.estimate"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class RoundPaths:
+    """One round seen along given paths of L+1 tokens; see `round_along_paths`.
+
+    Attributes
+    ----------
+    ratio : array, shape (...)
+        P̂(x)/P(x) of the round's law along the path.
+    survival_ratio : array, shape (..., L)
+        A_i(x_{1:i}) / P(x_{1:i}), i = 1…L.
+    bias : array, shape (..., L)
+        A_{i−1}/P(x_{<i}) · TV(o_i, p_i).
+    """
+
+    ratio: Array
+    survival_ratio: Array
+    bias: Array
+
+
+def round_along_paths(
+    tokens: Array, target_probs: Array, draft_probs: Array, verifier: Verifier, length: int
+) -> RoundPaths:
+    """A round's law, survival and bound along paths drawn from the target.
+
+    Averages over paths from the target are unbiased: E_P ratio = 1, E_P survival_ratio_i = S_i, E_P bias_i is the i-th
+    term of B, ½ E_P |ratio − 1| = TV(P̂, P), E_P ratio·log ratio = KL(P̂‖P), −E_P log ratio = KL(P‖P̂) (THEORY 3 with
+    importance weights; TV and KL(P̂‖P) need P̂ ≪ P). So a large vocabulary needs no enumeration.
+
+    Parameters
+    ----------
+    tokens : integer array, shape (..., L) or longer
+        Only the first L tokens matter: the token after them has ratio one.
+    target_probs, draft_probs : array, shape (..., L, V) or longer
+        p and q after every prefix of the path. Not checked: see `theory.probabilities`.
+    verifier : Verifier
+    length : int
+        L ≥ 1.
+
+    Returns
+    -------
+    RoundPaths
+
+    Notes
+    -----
+    Oracle: `analyse_round` on chains small enough to enumerate.
+    """
+    length = whole_number(length, "length", 1)
+    xp = array_namespace(target_probs, draft_probs)
+    if tokens.shape[-1] < length or target_probs.shape[-2] < length or draft_probs.shape[-2] < length:
+        raise ValueError(
+            f"a round of {length} drafted tokens needs paths of at least that many, got tokens {tuple(tokens.shape)}, "
+            f"target_probs {tuple(target_probs.shape)} and draft_probs {tuple(draft_probs.shape)}"
+        )
+    p, q = target_probs[..., :length, :], draft_probs[..., :length, :]
+    step = verifier.step(p, q, np.arange(length))
+    at = tokens[..., :length, None]
+    p_x, accepted, residual = (
+        xp.take_along_axis(xp.broadcast_to(a, p.shape), at, axis=-1)[..., 0] for a in (p, step.accepted, step.residual)
+    )
+    survival = xp.cumulative_prod(accepted / p_x, axis=-1)
+    before = xp.concat([xp.ones_like(survival[..., :1]), survival[..., :-1]], axis=-1)
+    ended = xp.sum(before * step.rejection * residual / p_x, axis=-1)
+    return RoundPaths(survival[..., -1] + ended, survival, before * total_variation(step.output, p))

@@ -140,3 +140,22 @@ def test_theory_loads_no_torch_and_no_solver() -> None:
     code = "import sys, theory; print(sorted({'torch', 'scipy', 'cvxpy', 'matplotlib'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS[:3], ids=lambda v: type(v.rule).__name__)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_round_along_paths_agrees_with_enumeration(verifier: theory.Verifier, library: str) -> None:
+    size, length = 3, 2
+    rng = np.random.default_rng(6)
+    target, draft = random_tree(rng, size, length + 1), random_tree(rng, size, length + 1)
+    a = theory.analyse_round(target, draft, verifier, length)
+    tokens = np.array(list(product(range(size), repeat=length + 1)))
+    p, q = (np.stack([c.conditional(tokens[:, :t]) for t in range(length + 1)], axis=1) for c in (target, draft))
+    arrays = (tokens, p, q) if library == "numpy" else tuple(map(torch.from_numpy, (tokens, p, q)))
+    paths = theory.round_along_paths(*arrays, verifier, length)
+    weights = a.target_law.reshape(-1)
+    np.testing.assert_allclose(np.asarray(paths.ratio) * weights, a.law.reshape(-1), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(weights @ np.asarray(paths.survival_ratio), a.survival, atol=1e-14)
+    np.testing.assert_allclose(weights @ np.asarray(paths.bias), a.tv_bound_per_position, atol=1e-14)
+    with pytest.raises(ValueError, match="a round of 4 drafted tokens needs paths"):
+        theory.round_along_paths(*arrays, verifier, 4)
