@@ -17,6 +17,7 @@ from theory.distances import (
     total_variation,
     transport_cost,
 )
+from theory.families import schedule_families
 from theory.numbers import Bound, Exact
 from theory.residuals import optimal_residual, target_residual, vanilla_residual
 from theory.rounds import RoundAnalysis, RoundPaths, analyse_round, round_along_paths
@@ -98,6 +99,7 @@ __all__ = [
     "probabilities",
     "reversed_schedule",
     "round_along_paths",
+    "schedule_families",
     "sequence_log_likelihood",
     "survival_price",
     "target_residual",

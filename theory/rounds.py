@@ -252,6 +252,25 @@ class RoundPaths:
     survival_ratio: Array
     bias: Array
 
+    @property
+    def tv_terms(self) -> Array:
+        """½ |ρ − 1|; averages over paths from the target to TV(P̂, P)."""
+        return array_namespace(self.ratio).abs(self.ratio - 1) / 2
+
+    @property
+    def kl_output_terms(self) -> Array:
+        """ρ log ρ − ρ + 1 ≥ 0; averages to KL(P̂‖P), since E_P ρ = 1."""
+        xp = array_namespace(self.ratio)
+        safe = xp.where(self.ratio > 0, self.ratio, xp.ones_like(self.ratio))
+        return self.ratio * xp.log(safe) - self.ratio + 1
+
+    @property
+    def kl_target_terms(self) -> Array:
+        """−log ρ + ρ − 1 ≥ 0; averages to KL(P‖P̂), +∞ where the round cannot emit the path."""
+        xp = array_namespace(self.ratio)
+        safe = xp.where(self.ratio > 0, self.ratio, xp.ones_like(self.ratio))
+        return xp.where(self.ratio > 0, self.ratio - 1 - xp.log(safe), xp.inf * xp.ones_like(safe))
+
 
 def round_along_paths(
     tokens: Array, target_probs: Array, draft_probs: Array, verifier: Verifier, length: int

@@ -159,3 +159,29 @@ def test_a_round_along_paths_agrees_with_enumeration(verifier: theory.Verifier, 
     np.testing.assert_allclose(weights @ np.asarray(paths.bias), a.tv_bound_per_position, atol=1e-14)
     with pytest.raises(ValueError, match="a round of 4 drafted tokens needs paths"):
         theory.round_along_paths(*arrays, verifier, 4)
+
+
+@pytest.mark.parametrize("verifier", [VERIFIERS[0], VERIFIERS[1]], ids=["lossless", "relaxed"])
+def test_path_terms_average_to_the_exact_divergences(verifier: theory.Verifier) -> None:
+    size, length = 3, 2
+    rng = np.random.default_rng(8)
+    target, draft = random_tree(rng, size, length + 1), random_tree(rng, size, length + 1)
+    a = theory.analyse_round(target, draft, verifier, length)
+    tokens = np.array(list(product(range(size), repeat=length + 1)))
+    p, q = (np.stack([c.conditional(tokens[:, :t]) for t in range(length + 1)], axis=1) for c in (target, draft))
+    paths, weights = theory.round_along_paths(tokens, p, q, verifier, length), a.target_law.reshape(-1)
+    assert weights @ paths.tv_terms == pytest.approx(a.total_variation, abs=1e-14)
+    assert weights @ paths.kl_output_terms == pytest.approx(a.kl_output_target, abs=1e-14)
+    assert weights @ paths.kl_target_terms == pytest.approx(a.kl_target_output, abs=1e-14)
+
+
+def test_families_are_lossless_at_strength_zero_and_grow() -> None:
+    rng = np.random.default_rng(0)
+    target, draft = random_tree(rng, 3, 4), random_tree(rng, 3, 4)
+    families = theory.schedule_families(3)
+    assert list(families)[:2] == ["uniform", "annealed, floored"]
+    for name, family in families.items():
+        lengths = [theory.analyse_round(target, draft, family(s), 3).expected_accepted for s in (0.3, 0.9, 2.0, 6.0)]
+        assert lengths == sorted(lengths), name
+        if name != "annealed, no floor":
+            assert theory.analyse_round(target, draft, family(0.0), 3).total_variation < 1e-14

@@ -1,0 +1,46 @@
+"""Simulation of relaxed speculative decoding: synthetic chains, block decoding, estimates with intervals."""
+
+from simulate.coverage import coverage_table
+from simulate.decoding import Decoded, DecodedRound, decode, decode_round, sample
+from simulate.drafts import make_draft
+from simulate.draws import Streams, categorical, streams
+from simulate.estimates import Estimate, Predictive, Roc
+from simulate.estimation import estimate, estimate_from_filters, filter_sequences, teacher_forced
+from simulate.intervals import Interval
+from simulate.synthetic import (
+    EmbeddingChain,
+    GridChain,
+    dirichlet_iid,
+    dirichlet_tree,
+    embedding_chain,
+    potts_grid,
+    random_markov,
+)
+
+__all__ = [
+    "Decoded",
+    "DecodedRound",
+    "EmbeddingChain",
+    "Estimate",
+    "GridChain",
+    "Interval",
+    "Predictive",
+    "Roc",
+    "Streams",
+    "categorical",
+    "coverage_table",
+    "decode",
+    "decode_round",
+    "dirichlet_iid",
+    "dirichlet_tree",
+    "embedding_chain",
+    "estimate",
+    "estimate_from_filters",
+    "filter_sequences",
+    "make_draft",
+    "potts_grid",
+    "random_markov",
+    "sample",
+    "streams",
+    "teacher_forced",
+]
