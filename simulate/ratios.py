@@ -11,6 +11,9 @@ known mean makes every term non-negative and the average far less noisy.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from simulate.intervals import Interval, Terms, mean_interval
@@ -40,3 +43,50 @@ def ratio_divergences(
         "kl_output_target": mean_interval([output + np.expm1(-output)], confidence, "normal"),
         "kl_target_output": mean_interval([np.expm1(target) - target], confidence, "normal"),
     }
+
+
+def ratio_at_equal_cost(
+    cost: float, value: Interval, reference_costs: Sequence[float], reference: list[Interval], free: float
+) -> Interval:
+    """A positive quantity over a reference method's at the same cost, with the reference interpolated.
+
+    Divergences vanish at the cost `free` of lossless decoding and grow like a power of the excess over it, so the
+    reference is a straight line in log(cost − free) and log(value) between its two nearest points (beyond its ends,
+    the line through the two last ones).
+
+    Parameters
+    ----------
+    cost : float
+        Such as tokens per call.
+    value : Interval
+        Estimate at this cost, its value and ends positive.
+    reference_costs : sequence of n ≥ 2 floats, increasing
+    reference : list of n Interval
+    free : float
+        Below every cost.
+
+    Returns
+    -------
+    Interval
+        Relative half-widths of value and nearest reference points joined in quadrature (independent errors; a common
+        seed makes it conservative).
+
+    Raises
+    ------
+    ValueError
+        For costs at or below `free`, fewer than two reference points, or values that are not positive and finite.
+    """
+    costs = np.asarray(reference_costs, dtype=float)
+    values = np.array([r.value for r in reference])
+    if len(costs) < 2 or not (np.diff(costs) > 0).all() or min(cost, costs[0]) <= free:
+        raise ValueError(f"costs must increase and exceed {free}, got {cost} and {list(reference_costs)}")
+    if not (np.isfinite(values) & (values > 0)).all() or not 0 < value.value < np.inf:
+        raise ValueError(f"values must be positive and finite, got {value.value} and {values.tolist()}")
+    x, at = np.log(costs - free), float(np.log(cost - free))
+    left = int(np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2))
+    share = (at - x[left]) / (x[left + 1] - x[left])
+    interpolated = float(np.exp((1 - share) * np.log(values[left]) + share * np.log(values[left + 1])))
+    nearest = reference[left + int(share > 0.5)]
+    ratio = value.value / interpolated
+    spread = math.hypot(*((i.upper - i.lower) / 2 / i.value for i in (value, nearest)))
+    return Interval(ratio * math.exp(-spread), ratio, ratio * math.exp(spread), value.confidence)

@@ -72,7 +72,12 @@ def survival_price(rates: Any) -> Schedule:
 
 
 def match(
-    family: Callable[[float], Any], measure: Callable[[Any], float], value: float, low: float, high: float
+    family: Callable[[float], Any],
+    measure: Callable[[Any], float],
+    value: float,
+    low: float,
+    high: float,
+    tolerance: float = 1e-10,
 ) -> float:
     """Strength at which a family of verifiers reaches a given value of a monotone measure.
 
@@ -85,11 +90,13 @@ def match(
         What the measure should be.
     low, high : float
         Bracket of the strength.
+    tolerance : float
+        Of the strength, absolute; raise it where one evaluation of the measure is dear.
 
     Returns
     -------
     float
-        The strength, to 1e-10 of the bracket.
+        The strength.
 
     Raises
     ------
@@ -105,4 +112,4 @@ def match(
         )
     if ends[0] == 0:
         return float(low)
-    return float(brentq(lambda s: measure(family(s)) - value, low, high, xtol=1e-10 * (high - low)))
+    return float(brentq(lambda s: measure(family(s)) - value, low, high, xtol=tolerance))

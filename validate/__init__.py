@@ -1,0 +1,23 @@
+"""Real image models in torch: loading, speculative decoding, prediction beside measurement, quality."""
+
+from validate.decoding import Decoded, decode, decode_one_round
+from validate.measurement import Measurement, Prediction, measure, predict, sample_baseline
+from validate.models import Pair, load, resolve_device
+from validate.scoring import Scores, filter_images, score
+
+__all__ = [
+    "Decoded",
+    "Measurement",
+    "Pair",
+    "Prediction",
+    "Scores",
+    "decode",
+    "decode_one_round",
+    "filter_images",
+    "load",
+    "measure",
+    "predict",
+    "resolve_device",
+    "sample_baseline",
+    "score",
+]

@@ -1,0 +1,128 @@
+"""`python -m validate`: decode with several verifiers and print predicted beside measured.
+
+The default compares lossless decoding; COOL-SD at δ = 1.1 as reconstructed, and with the lossless floor; uniform
+relaxation and the excess schedule at the floored one's predicted tokens per call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import theory
+from theory import Verifier
+from validate.decoding import Decoded
+from validate.measurement import Baseline, match_tokens_per_call, measure, predicted_tokens_per_call, sample_baseline
+from validate.models import Pair, load, resolve_device
+from validate.report import CAP_NOTE, as_json, table
+
+MATCHED = ("uniform", "excess, ν = .7", "excess, ν = .2", "linear, floored", "reversed")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="python -m validate", description=__doc__.split("\n\n")[0])
+    p.add_argument("--pair", default="fashion", help="embedded pair (default: fashion)")
+    p.add_argument("--draft", help="which of the pair's drafts (default: the pair's own choice)")
+    p.add_argument("--length", type=int, default=5, help="drafted tokens a round, L (default: 5)")
+    p.add_argument("--images", type=int, default=200, help="images a verifier (default: 200)")
+    p.add_argument("--delta", type=float, default=1.1, help="COOL-SD's δ, the paper's 1.1 by default")
+    p.add_argument("--guidance", type=float, help="classifier-free guidance scale (default: the pair's)")
+    p.add_argument("--schedules", nargs="*", default=["uniform", "excess, ν = .7"], metavar="NAME",
+                   help=f"also measured, at the floored COOL-SD's tokens per call: {'; '.join(MATCHED)}")  # fmt: skip
+    p.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--batch", type=int, default=500, help="images decoded together (default: 500)")
+    p.add_argument("--out", type=Path, help="also write the numbers to this JSON file")
+    p.add_argument("--quiet", action="store_true", help="no progress bars")
+    return p
+
+
+def chosen_verifiers(
+    pair: Pair, baseline: Baseline, length: int, delta: float, names: list[str]
+) -> list[tuple[str, Callable[[], Verifier]]]:
+    """Name and maker of every verifier of the report; the makers match tokens per call when called."""
+    floored = theory.cool_sd(length, delta, floor=1.0)
+    families = theory.schedule_families(length)
+
+    def matched(name: str) -> Verifier:
+        scores = baseline.predicting_scores
+        value = predicted_tokens_per_call(scores, floored, length)
+        return match_tokens_per_call(scores, families[name], length, value)
+
+    fixed: list[tuple[str, Callable[[], Verifier]]] = [
+        ("lossless", lambda: Verifier(theory.Lossless())),
+        (f"COOL-SD delta = {delta:g}, no floor (as reconstructed)", lambda: theory.cool_sd(length, delta)),
+        (f"COOL-SD delta = {delta:g}, floored at 1", lambda: floored),
+    ]
+    return fixed + [(f"{name}, matched", lambda name=name: matched(name)) for name in names]
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(data, indent=1) + "\n")
+    os.replace(temporary, path)
+
+
+def settings(verifier: Verifier) -> str:
+    """The schedule of a multiplicative verifier, for the report."""
+    omega = getattr(verifier.rule, "omega", None)
+    return "" if omega is None else "omega = " + ", ".join(f"{w:.3f}" for w in omega)
+
+
+def lossless_line(runs: list[Decoded], p: float) -> str:
+    """What the run shows about lossless decoding."""
+    verdict = "is not told from" if p >= 0.01 else "IS TOLD FROM"
+    return f"lossless decoding {verdict} plain sampling (two-sample p = {p:.3g}, {len(runs[0].tokens)} images a side)"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the report; the exit status is 1 if lossless decoding can be told from the target, 2 for bad input."""
+    p = parser()
+    options = p.parse_args(arguments)
+    unknown = [name for name in options.schedules if name not in MATCHED]
+    if unknown:
+        p.error(f"unknown schedule {unknown[0]!r}; known: {'; '.join(MATCHED)}")
+    if options.out is not None and not (options.out.parent.is_dir() and os.access(options.out.parent, os.W_OK)):
+        p.error(f"--out: the folder {options.out.parent} does not exist or cannot be written to")
+    try:
+        device = resolve_device(options.device)
+        pair = load(options.pair, draft=options.draft, device=options.device)
+        began = time.perf_counter()
+        print(f"pair {pair.name}: {pair.num_tokens} tokens of {pair.vocab_size} on {device}", flush=True)
+        baseline = sample_baseline(
+            pair, options.images, device=options.device, seed=options.seed, guidance=options.guidance,
+            batch=options.batch, progress=not options.quiet,
+        )  # fmt: skip
+        makers = chosen_verifiers(pair, baseline, options.length, options.delta, options.schedules)
+        suspect = theory.Verifier(theory.Lossless(), theory.target_residual)
+        results, lossless_p, runs = [], 1.0, []
+        for name, make in makers:
+            verifier = make()
+            m = measure(
+                pair, verifier, options.length, options.images, baseline=baseline, device=options.device,
+                suspect=suspect if verifier.lossless else None, seed=options.seed, batch=options.batch,
+                progress=not options.quiet,
+            )  # fmt: skip
+            print(f"\n{table(name, m)}\n{settings(verifier)}", flush=True)
+            results.append(as_json(name, m) | {"omega": settings(verifier)})
+            if name == "lossless":
+                lossless_p, runs = m.same_as_target, [m.decoded]
+    except (ValueError, RuntimeError, OSError, LookupError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"\n{lossless_line(runs, lossless_p)}; {CAP_NOTE}; {time.perf_counter() - began:.0f} s")
+    if options.out is not None:
+        write_json(options.out, {"pair": pair.name, "seed": options.seed, "device": str(device), "results": results})
+        print(f"wrote {options.out}")
+    return 0 if lossless_p >= 1e-4 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,428 @@
+"""Predicted beside measured: what the theory says of a verifier on a real pair, and what decoding with it does.
+
+*Predicted* numbers come from the target's own images only: no speculative decoding is run. The theory's laws are
+averaged along them (`theory.round_along_paths` with importance weights for one round, `theory.filter_offsets` for
+whole images). Whole-image rates assume that prefixes are the target's own; relaxed decoding drifts from them, and the
+gap to the measured number shows by how much.
+
+*Measured* numbers come from decoding: counted calls and accepted drafts, and exact likelihood ratios of the images
+that came out. Divergences of a round are measured on fresh rounds decoded behind the target's prefixes.
+
+Every number is an interval at a stated confidence, with images as the independent units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import ks_2samp
+
+from simulate.estimates import Estimate
+from simulate.estimation import estimate_from_filters
+from simulate.intervals import Interval, mean_interval, ratio_interval
+from simulate.ratios import ratio_divergences
+from theory import OffsetFilter, RoundPaths, Verifier, match, round_along_paths
+from validate.decoding import Decoded, decode, decode_one_round
+from validate.models import Pair, resolve_device
+from validate.quality import Quality, assess
+from validate.scoring import Scores, filter_images, score
+
+PREDICTION_SEED, ROUND_SEED = 1_000_003, 2_000_003
+"""Added to a run's seed, so that predictions, rounds and decoding use different noise."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The target's own images: what predictions are made from and measurements are held against.
+
+    Attributes
+    ----------
+    predicting : Decoded and Scores
+        Images for predictions; `comparing` are others, for likelihood ratios and as the standard of quality.
+    quality : Quality
+        Of the comparing images.
+    """
+
+    predicting: Decoded
+    predicting_scores: Scores
+    comparing: Decoded
+    comparing_scores: Scores
+    quality: Quality
+
+    @property
+    def target_step(self) -> float:
+        """Seconds of one batched target step of plain sampling."""
+        return self.comparing.seconds["verify"] / self.comparing.steps["verify"]
+
+
+def sample_baseline(
+    pair: Pair,
+    images: int,
+    *,
+    device: str = "auto",
+    seed: int = 0,
+    guidance: float | None = None,
+    confidence: float = 0.95,
+    batch: int = 500,
+    progress: bool = False,
+) -> Baseline:
+    """Draw `images` images from the target twice (for predictions, for comparison) and score them."""
+    pair = pair.to(resolve_device(device))
+    runs = [
+        decode(pair, None, 0, images, device=device, seed=s, guidance=guidance, batch=batch, progress=progress)
+        for s in (seed + PREDICTION_SEED, seed)
+    ]
+    scores = [score(pair, run) for run in runs]
+    quality = assess(pair, runs[1].tokens, runs[1].classes, scores[1].log_likelihood("target"), confidence)
+    return Baseline(runs[0], scores[0], runs[1], scores[1], quality)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the theory predicts from the target's images alone.
+
+    Attributes
+    ----------
+    accepted_length : Interval
+        N of a round that starts with at least L tokens left.
+    tokens_per_call : Interval
+    round_bound, round_tv, round_kl_output_target, round_kl_target_output : Interval
+        B, TV(P̂, P) and both KLs of one round.
+    token_tv, token_kl_output_target, token_kl_target_output : Interval
+        Predictive divergences per token.
+    """
+
+    accepted_length: Interval
+    tokens_per_call: Interval
+    round_bound: Interval
+    round_tv: Interval
+    round_kl_output_target: Interval
+    round_kl_target_output: Interval
+    token_tv: Interval
+    token_kl_output_target: Interval
+    token_kl_target_output: Interval
+
+
+def _windows(scores: Scores, verifier: Verifier, length: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Terms of one round from every start with at least L tokens left: arrays (n, starts)."""
+    total = scores.tokens.shape[1]
+    starts = range(total - length + 1)
+    columns: dict[str, list[np.ndarray]] = {}
+    for start in starts:
+        parts = []
+        for tokens, p, q in scores.pieces(1000):
+            rows = slice(start, start + length)
+            parts.append(round_along_paths(tokens[:, rows], p[:, rows], q[:, rows], verifier, length))
+        for name, value in _round_terms(parts).items():
+            columns.setdefault(name, []).append(value)
+    return np.arange(len(starts)), {name: np.stack(value, axis=1) for name, value in columns.items()}
+
+
+def _round_terms(parts: list[RoundPaths]) -> dict[str, np.ndarray]:
+    def join(name: str, summed: bool) -> np.ndarray:
+        values = [getattr(part, name) for part in parts]
+        return torch.cat([v.sum(-1) if summed else v for v in values]).cpu().numpy()
+
+    return {
+        "accepted_length": join("survival_ratio", True),
+        "round_bound": join("bias", True),
+        "round_tv": join("tv_terms", False),
+        "round_kl_output_target": join("kl_output_terms", False),
+        "round_kl_target_output": join("kl_target_terms", False),
+    }
+
+
+def _weighted(terms: np.ndarray, weights: np.ndarray, confidence: float, name: str) -> Interval:
+    """Average of terms (n, starts) under weights (n, starts), with images as the units."""
+    if np.isinf(terms).any():
+        return Interval(np.inf, np.inf, np.inf, confidence)
+    return ratio_interval(
+        (terms * weights).sum(axis=1),
+        weights.sum(axis=1),
+        confidence,
+        "normal",
+        most_above=np.inf,
+        least_below=0.0,
+        most_below=float(weights.shape[1]),
+        name=name,
+    )
+
+
+def predict(scores: Scores, verifier: Verifier, length: int, confidence: float = 0.95) -> Prediction:
+    """Prediction of a verifier's cost and error from scored images of the target.
+
+    Parameters
+    ----------
+    scores : Scores
+        Of images drawn from the target.
+    verifier : Verifier
+    length : int
+        1 ≤ L ≤ T.
+    confidence : float
+
+    Returns
+    -------
+    Prediction
+        A round's numbers are averaged over the places where rounds start, as the filter's posterior says.
+    """
+    total = scores.tokens.shape[1]
+    if not 1 <= length <= total:
+        raise ValueError(f"length must lie in 1…{total}, got {length}")
+    whole = filter_images(scores, verifier, length)
+    starts, terms = _windows(scores, verifier, length)
+    weights = whole.starts[:, starts]
+    rounds = {name: _weighted(value, weights, confidence, name) for name, value in terms.items()}
+
+    def mean(values: np.ndarray, name: str, most: float = np.inf) -> Interval:
+        return mean_interval([values], confidence, "normal", most=most, name=name)
+
+    calls = mean(whole.starts.sum(axis=1), "calls")
+    return Prediction(
+        **rounds,
+        tokens_per_call=calls.map(lambda c: total / max(c, 1.0)),
+        token_tv=mean(whole.total_variation.mean(axis=1), "predictive TV", 1.0),
+        token_kl_output_target=mean(whole.kl_output_target.mean(axis=1), "KL(output, target)"),
+        token_kl_target_output=mean(whole.kl_target_output.mean(axis=1), "KL(target, output)"),
+    )
+
+
+def predicted_tokens_per_call(scores: Scores, verifier: Verifier, length: int) -> float:
+    """T over the mean number of calls along scored images of the target, a point value."""
+    return float(scores.tokens.shape[1] / filter_images(scores, verifier, length).starts.sum(axis=1).mean())
+
+
+def match_tokens_per_call(
+    scores: Scores, family: Callable[[float], Verifier], length: int, value: float, *, high: float = 12.0
+) -> Verifier:
+    """Verifier of a family (see `theory.schedule_families`) whose predicted tokens per call is `value` within .1 %.
+
+    Raises
+    ------
+    ValueError
+        If the family cannot reach it; the message names what it reaches.
+    """
+
+    def tokens_per_call(verifier: Verifier) -> float:
+        return predicted_tokens_per_call(scores, verifier, length)
+
+    return family(match(family, tokens_per_call, value, 0.0, high, tolerance=1e-3))
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """Wall clock of decoding (THEORY 8), in seconds of a batched pass; κ and v are relative to a target step.
+
+    Attributes
+    ----------
+    target_step, draft_step, verify_step : float
+        Seconds of one batched pass: plain sampling; one drafted token; verification of L+1 tokens.
+    predicted : float
+        τ / (L κ + v).
+    measured : float
+        Seconds of plain sampling over seconds of decoding, same images, batch and machine.
+    acceptance_share : float
+        Share of decoding spent on acceptance arithmetic and draws.
+    """
+
+    target_step: float
+    draft_step: float
+    verify_step: float
+    predicted: float
+    measured: float
+    acceptance_share: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Predicted beside measured for one verifier; see `measure`.
+
+    Attributes
+    ----------
+    length, images, guidance, draft : the setting
+    prediction : Prediction
+    estimate : simulate.estimates.Estimate
+        Measured on decoded images: accepted length, tokens per call, TV, KL, ROC, predictive divergences.
+    rounds : dict
+        "accepted_length", "total_variation", "kl_output_target", "kl_target_output" of fresh rounds decoded behind
+        the target's prefixes.
+    speed : SpeedUp
+    quality, target_quality : Quality
+    same_as_target : float
+        p-value of the two-sample test that these images are the target's (see `two_sample`); a small one tells
+        them apart.
+    decoded : Decoded
+    """
+
+    length: int
+    images: int
+    guidance: float
+    draft: str
+    prediction: Prediction
+    estimate: Estimate
+    rounds: dict[str, Interval]
+    speed: SpeedUp
+    quality: Quality
+    target_quality: Quality
+    same_as_target: float
+    decoded: Decoded
+
+
+def two_sample(ours: Scores, theirs: Scores, log_ratios: tuple[np.ndarray, np.ndarray] | None = None) -> float:
+    """p-value that two sets of images have one law.
+
+    Kolmogorov–Smirnov tests of the image's log-likelihood under the target and under the draft and, where given, of a
+    log-likelihood ratio between a suspected law and the target, joined by Bonferroni. The ratio of a fault makes
+    the test as powerful against that fault as one number of an image can be.
+    """
+    pairs = [(ours.log_likelihood(w), theirs.log_likelihood(w)) for w in ("target", "draft")]
+    if log_ratios is not None:
+        pairs.append(log_ratios)
+    return float(min(1.0, len(pairs) * min(ks_2samp(a, b).pvalue for a, b in pairs)))
+
+
+def _measured_rounds(
+    pair: Pair, verifier: Verifier, length: int, baseline: Baseline, seed: int, confidence: float, batch: int
+) -> dict[str, Interval]:
+    """Fresh rounds behind the target's prefixes: decoded ones against the target's own continuation."""
+    images = baseline.comparing
+    count, total = images.tokens.shape
+    starts = filter_images(baseline.comparing_scores, verifier, length).starts[:, : total - length]
+    rng = np.random.default_rng([seed, ROUND_SEED])
+    cumulative = np.cumsum(starts, axis=1)
+    start = (cumulative <= rng.random((count, 1)) * cumulative[:, -1:]).sum(axis=1)
+    tokens, accepted = decode_one_round(pair, verifier, length, images, start, seed=seed + ROUND_SEED, batch=batch)
+    decoded = Decoded(tokens, images.classes, images.accepted, images.calls, images.starts, {}, {}, images.guidance)
+    window = torch.from_numpy(start[:, None] + np.arange(length)).to(pair.device)
+    log_ratios = []
+    for scores in (score(pair, decoded), baseline.comparing_scores):
+        at = window[..., None]
+        p, q = (torch.take_along_dim(a, at, 1) for a in (scores.target_probs, scores.draft_probs))
+        ratio = round_along_paths(torch.take_along_dim(scores.tokens, window, 1), p, q, verifier, length).ratio
+        log_ratios.append(torch.log(ratio).cpu().numpy())
+    return {
+        "accepted_length": mean_interval([accepted.astype(float)], confidence, "normal", most=float(length)),
+        **ratio_divergences(log_ratios[0], log_ratios[1], confidence),
+    }
+
+
+def _speed(run: Decoded, baseline: Baseline, tokens_per_call: float, length: int) -> SpeedUp:
+    seconds, steps = run.seconds, run.steps
+    target = baseline.target_step
+    draft, verify = seconds["draft"] / max(steps["draft"], 1), seconds["verify"] / steps["verify"]
+    return SpeedUp(
+        target_step=target,
+        draft_step=draft,
+        verify_step=verify,
+        predicted=tokens_per_call * target / (length * draft + verify),
+        measured=baseline.comparing.seconds["total"] / seconds["total"],
+        acceptance_share=seconds["accept"] / seconds["total"],
+    )
+
+
+def measure(
+    pair: Pair,
+    verifier: Verifier,
+    length: int,
+    images: int = 500,
+    *,
+    baseline: Baseline | None = None,
+    suspect: Verifier | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    guidance: float | None = None,
+    confidence: float = 0.95,
+    batch: int = 500,
+    progress: bool = False,
+) -> Measurement:
+    """Decode with a verifier and hold what happens against what the theory predicts.
+
+    Parameters
+    ----------
+    pair : Pair
+        From `validate.load`.
+    verifier : Verifier
+    length : int
+        1 ≤ L < T.
+    images : int
+        Decoded images, and as many of the target's for comparison.
+    baseline : Baseline, optional
+        From `sample_baseline`, to share the target's images between verifiers.
+    suspect : Verifier, optional
+        For a lossless verifier: the law whose likelihood ratio the two-sample test also looks at.
+    device, seed, guidance, batch, progress
+        As for `decode`.
+    confidence : float
+        Of each interval by itself.
+
+    Returns
+    -------
+    Measurement
+
+    Raises
+    ------
+    ValueError
+        For what `decode` refuses, or a block as long as the image.
+    """
+    if not 1 <= length < pair.num_tokens:
+        raise ValueError(f"length must lie in 1…{pair.num_tokens - 1}, got {length}")
+    pair = pair.to(resolve_device(device))
+    if baseline is None:
+        baseline = sample_baseline(
+            pair, images, device=device, seed=seed, guidance=guidance, confidence=confidence, batch=batch
+        )
+    run = decode(
+        pair,
+        verifier,
+        length,
+        images,
+        device=device,
+        seed=seed + 1,
+        guidance=baseline.comparing.guidance,
+        batch=batch,
+        progress=progress,
+    )
+    scores = score(pair, run)
+    output, target = (filter_images(s, verifier, length) for s in (scores, baseline.comparing_scores))
+    estimate = estimate_from_filters(
+        output,
+        target,
+        calls=run.calls,
+        accepted=run.accepted,
+        length=length,
+        tokens=pair.num_tokens,
+        confidence=confidence,
+    )
+    return Measurement(
+        length=length,
+        images=images,
+        guidance=run.guidance,
+        draft=pair.draft_name,
+        prediction=predict(baseline.predicting_scores, verifier, length, confidence),
+        estimate=estimate,
+        rounds=_measured_rounds(pair, verifier, length, baseline, seed, confidence, batch),
+        speed=_speed(run, baseline, run.tokens_per_call, length),
+        quality=assess(pair, run.tokens, run.classes, scores.log_likelihood("target"), confidence),
+        target_quality=baseline.quality,
+        same_as_target=_told_apart(scores, output, baseline.comparing_scores, target, verifier, suspect, length),
+        decoded=run,
+    )
+
+
+def _told_apart(
+    scores: Scores,
+    output: OffsetFilter,
+    theirs: Scores,
+    target: OffsetFilter,
+    verifier: Verifier,
+    suspect: Verifier | None,
+    length: int,
+) -> float:
+    if suspect is not None:
+        output, target = (filter_images(s, suspect, length) for s in (scores, theirs))
+    elif verifier.lossless:
+        return two_sample(scores, theirs)
+    ratios = tuple(f.log_likelihood - f.target_log_likelihood for f in (output, target))
+    return two_sample(scores, theirs, (ratios[0], ratios[1]))
