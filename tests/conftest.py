@@ -1,4 +1,4 @@
-"""Settings shared by every test: reproducible Hypothesis runs without deadlines, so that a busy machine cannot fail one."""
+"""Settings of every test: reproducible Hypothesis runs without deadlines, so that a busy machine fails none."""
 
 from hypothesis import HealthCheck, settings
 

@@ -13,7 +13,7 @@ Every number is an interval at a stated confidence, with images as the independe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +60,7 @@ class Baseline:
 
 def sample_baseline(
     pair: Pair,
-    images: int,
+    images: int | Sequence[int],
     *,
     device: str = "auto",
     seed: int = 0,
@@ -69,7 +69,7 @@ def sample_baseline(
     batch: int = 500,
     progress: bool = False,
 ) -> Baseline:
-    """Draw `images` images from the target twice (for predictions, for comparison) and score them."""
+    """Draw images (a number, or the class of each) from the target twice, for predictions and comparison."""
     pair = pair.to(resolve_device(device))
     runs = [
         decode(pair, None, 0, images, device=device, seed=s, guidance=guidance, batch=batch, progress=progress)
@@ -326,7 +326,7 @@ def measure(
     pair: Pair,
     verifier: Verifier,
     length: int,
-    images: int = 500,
+    images: int | Sequence[int] = 500,
     *,
     baseline: Baseline | None = None,
     suspect: Verifier | None = None,
@@ -346,8 +346,8 @@ def measure(
     verifier : Verifier
     length : int
         1 ≤ L < T.
-    images : int
-        Decoded images, and as many of the target's for comparison.
+    images : int or sequence of int
+        How many images to decode, or the class of each.
     baseline : Baseline, optional
         From `sample_baseline`, to share the target's images between verifiers.
     suspect : Verifier, optional
@@ -397,7 +397,7 @@ def measure(
     )
     return Measurement(
         length=length,
-        images=images,
+        images=len(run.tokens),
         guidance=run.guidance,
         draft=pair.draft_name,
         prediction=predict(baseline.predicting_scores, verifier, length, confidence),

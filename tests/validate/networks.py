@@ -26,16 +26,36 @@ def network(seed: int, sharpness: float, width: int = 8) -> TokenTransformer:
     return model.eval()
 
 
+class TinyTokenizer:
+    """Pixels are token numbers."""
+
+    vocab_size, num_tokens, grid = VOCABULARY, TOKENS, (2, 2)
+
+    def decode(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.float().reshape(-1, 2, 2)
+
+
+class TinyJudge:
+    """Recognises class 1 in a bright image; its features are the pixels."""
+
+    num_classes = CLASSES
+
+    def __call__(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        bright = images.flatten(1).mean(1, keepdim=True) - 1
+        return torch.cat([-bright, bright], 1), images.flatten(1)
+
+
 def tiny_pair(guidance: float = 1.5) -> Pair:
-    tokenizer = SimpleNamespace(vocab_size=VOCABULARY, num_tokens=TOKENS, grid=(2, 2))
     return Pair(
         name="tiny",
         target=network(1, 0.25),
         drafts={"tiny": network(2, 0.25)},
         draft_name="tiny",
-        tokenizer=tokenizer,  # type: ignore[arg-type]
-        judge=SimpleNamespace(num_classes=CLASSES),  # type: ignore[arg-type]
-        reference=SimpleNamespace(),  # type: ignore[arg-type]
+        tokenizer=TinyTokenizer(),  # type: ignore[arg-type]
+        judge=TinyJudge(),  # type: ignore[arg-type]
+        reference=SimpleNamespace(  # type: ignore[arg-type]
+            feature_mean=torch.ones(TOKENS), feature_covariance=torch.eye(TOKENS)
+        ),
         guidance=guidance,
     )
 
