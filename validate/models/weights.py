@@ -1,0 +1,164 @@
+"""A folder of weights: one manifest, several safetensors files, every departure from the manifest an error.
+
+manifest.json holds ``name``, ``guidance``, ``draft`` (the default), ``drafts`` (best first) and ``files``:
+file name to ``kind``, ``config`` (the network's constructor arguments), ``bytes``, ``sha256`` and ``tensors``
+(name to shape and dtype). Tensors are stored in half precision and computed with in single precision;
+statistics are stored in single precision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as parse
+from torch import Tensor
+
+from validate.models.building import Network, blank
+
+__all__ = ["MANIFEST", "WeightsError", "fill", "read_manifest", "read_tensors"]
+
+MANIFEST = "manifest.json"
+
+
+class WeightsError(ValueError):
+    """A weights folder is not what its manifest, or the network, says it should be."""
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a weights folder, with its required entries present.
+
+    Raises
+    ------
+    FileNotFoundError
+        No folder or no manifest.
+    WeightsError
+        Not JSON, or an entry is missing.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; a weights folder holds {MANIFEST} and its safetensors files")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise WeightsError(f"{path} is not JSON: {error}") from error
+    if not isinstance(manifest, dict):
+        raise WeightsError(f"{path} holds a {type(manifest).__name__}, expected an object")
+    for entry in ("name", "guidance", "draft", "drafts", "files", "figures"):
+        if entry not in manifest:
+            raise WeightsError(f"{path} has no entry {entry!r}")
+    return manifest
+
+
+def read_tensors(folder: Path, manifest: Mapping[str, Any], name: str, *, verify: bool) -> dict[str, Tensor]:
+    """Tensors of one file, checked against the manifest.
+
+    Parameters
+    ----------
+    folder : Path
+    manifest : mapping
+    name : str
+        File name, a key of ``manifest["files"]``.
+    verify : bool
+        Compare size and SHA-256 with the recorded ones first.
+
+    Raises
+    ------
+    FileNotFoundError
+        No such file.
+    WeightsError
+        Not in the manifest; size or hash differs; unreadable; a tensor is missing, extra, of another shape or
+        type than recorded, or not finite.
+    """
+    entry = _entry(manifest, name)
+    path = folder / name
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing although {MANIFEST} lists it")
+    content = path.read_bytes()
+    if verify:
+        if len(content) != entry["bytes"]:
+            what = "truncated" if len(content) < entry["bytes"] else "too long"
+            raise WeightsError(f"{path} is {what}: {len(content)} bytes, {MANIFEST} records {entry['bytes']}")
+        found = hashlib.sha256(content).hexdigest()
+        if found != entry["sha256"]:
+            raise WeightsError(f"{path} has SHA-256 {found}, {MANIFEST} records {entry['sha256']}")
+    try:
+        tensors = parse(content)
+    except (SafetensorError, KeyError) as error:
+        raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
+    recorded = {tensor: tuple(about["shape"]) for tensor, about in entry["tensors"].items()}
+    _compare(path, tensors, recorded)
+    for tensor, values in tensors.items():
+        dtype = str(values.dtype).removeprefix("torch.")
+        if dtype != entry["tensors"][tensor]["dtype"]:
+            expected = entry["tensors"][tensor]["dtype"]
+            raise WeightsError(f"{path}: tensor {tensor!r} has dtype {dtype}, {MANIFEST} records {expected}")
+        _finite(path, tensor, values)
+    return tensors
+
+
+def fill(kind: type[Network], folder: Path, manifest: Mapping[str, Any], name: str, *, verify: bool) -> Network:
+    """Network of one file, in single precision, evaluation mode, gradients off.
+
+    Raises
+    ------
+    FileNotFoundError, WeightsError
+        As `read_tensors`; also when the config does not fit the network or its tensors.
+    """
+    tensors = read_tensors(folder, manifest, name, verify=verify)
+    config = _entry(manifest, name)["config"]
+    try:
+        network = blank(kind, config)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise WeightsError(f"{MANIFEST}: config {config} of {name} does not fit {kind.__name__}: {error}") from error
+    expected = {tensor: tuple(values.shape) for tensor, values in network.state_dict().items()}
+    _compare(folder / name, tensors, expected)
+    for tensor, values in tensors.items():
+        if not values.is_floating_point():
+            dtype = str(values.dtype).removeprefix("torch.")
+            raise WeightsError(
+                f"{folder / name}: tensor {tensor!r} has dtype {dtype}, a network's values are floating point"
+            )
+    network.load_state_dict({key: value.float() for key, value in tensors.items()}, strict=True, assign=True)
+    network.eval().requires_grad_(False)
+    return network
+
+
+def _entry(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    if Path(name).name != name:
+        raise WeightsError(f"{MANIFEST}: {name!r} is not a plain file name")
+    entry: Mapping[str, Any] | None = manifest["files"].get(name)
+    if entry is None:
+        raise WeightsError(f"{MANIFEST} lists no file {name!r}; it lists {', '.join(manifest['files'])}")
+    if not isinstance(entry, dict):
+        raise WeightsError(f"{MANIFEST}: entry of {name!r} is a {type(entry).__name__}, expected an object")
+    for key in ("config", "bytes", "sha256", "tensors"):
+        if key not in entry:
+            raise WeightsError(f"{MANIFEST}: file {name!r} has no entry {key!r}")
+    return entry
+
+
+def _compare(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Same names, same shapes."""
+    for tensor, shape in expected.items():
+        if tensor not in found:
+            raise WeightsError(f"{path} lacks tensor {tensor!r} of shape {shape}")
+        if tuple(found[tensor].shape) != shape:
+            raise WeightsError(f"{path}: tensor {tensor!r} has shape {tuple(found[tensor].shape)}, expected {shape}")
+    for tensor, values in found.items():
+        if tensor not in expected:
+            raise WeightsError(f"{path} holds an extra tensor {tensor!r} of shape {tuple(values.shape)}")
+
+
+def _finite(path: Path, tensor: str, values: Tensor) -> None:
+    if not values.is_floating_point():
+        return
+    outside = (~torch.isfinite(values)).nonzero()
+    if len(outside):
+        index = tuple(outside[0].tolist())
+        raise WeightsError(f"{path}: tensor {tensor!r} holds {float(values[index])} at index {index}")
