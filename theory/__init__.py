@@ -19,6 +19,7 @@ from theory.distances import (
 )
 from theory.families import schedule_families
 from theory.numbers import Bound, Exact
+from theory.renewal import round_starts, survival_along_paths
 from theory.residuals import optimal_residual, target_residual, vanilla_residual
 from theory.rounds import RoundAnalysis, RoundPaths, analyse_round, round_along_paths
 from theory.rules import (
@@ -99,8 +100,10 @@ __all__ = [
     "probabilities",
     "reversed_schedule",
     "round_along_paths",
+    "round_starts",
     "schedule_families",
     "sequence_log_likelihood",
+    "survival_along_paths",
     "survival_price",
     "target_residual",
     "total_variation",

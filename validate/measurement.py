@@ -1,9 +1,10 @@
 """Predicted beside measured: what the theory says of a verifier on a real pair, and what decoding with it does.
 
-*Predicted* numbers come from the target's own images only: no speculative decoding is run. The theory's laws are
-averaged along them (`theory.round_along_paths` with importance weights for one round, `theory.filter_offsets` for
-whole images). Whole-image rates assume that prefixes are the target's own; relaxed decoding drifts from them, and the
-gap to the measured number shows by how much.
+*Predicted* numbers come from the target's own images only: no speculative decoding is run. A round's numbers are
+averages of exact laws along them, with importance weights (`theory.round_along_paths`); calls follow by renewal
+(`theory.round_starts`); divergences per token are those of the predictive law along the target's images
+(`theory.filter_offsets`). All of it takes prefixes from the target. Relaxed decoding drifts from them, and the gap to
+the measured number shows by how much.
 
 *Measured* numbers come from decoding: counted calls and accepted drafts, and exact likelihood ratios of the images
 that came out. Divergences of a round are measured on fresh rounds decoded behind the target's prefixes.
@@ -20,11 +21,20 @@ import numpy as np
 import torch
 from scipy.stats import ks_2samp
 
+from simulate.draws import categorical
 from simulate.estimates import Estimate
 from simulate.estimation import estimate_from_filters
-from simulate.intervals import Interval, mean_interval, ratio_interval
+from simulate.intervals import Interval, mean_interval
 from simulate.ratios import ratio_divergences
-from theory import OffsetFilter, RoundPaths, Verifier, match, round_along_paths
+from theory import (
+    OffsetFilter,
+    RoundPaths,
+    Verifier,
+    match,
+    round_along_paths,
+    round_starts,
+    survival_along_paths,
+)
 from validate.decoding import Decoded, decode, decode_one_round
 from validate.models import Pair, resolve_device
 from validate.quality import Quality, assess
@@ -32,6 +42,9 @@ from validate.scoring import Scores, filter_images, score
 
 PREDICTION_SEED, ROUND_SEED = 1_000_003, 2_000_003
 """Added to a run's seed, so that predictions, rounds and decoding use different noise."""
+
+JACKKNIFE_GROUPS = 20
+"""Groups of images left out in turn; expected calls are a smooth function of means, so twenty suffice."""
 
 
 @dataclass(frozen=True)
@@ -106,19 +119,45 @@ class Prediction:
     token_kl_target_output: Interval
 
 
-def _windows(scores: Scores, verifier: Verifier, length: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _survival(scores: Scores, verifier: Verifier, length: int) -> np.ndarray:
+    """A_i/P of rounds from every place, shape (n, T, L)."""
+    pieces = [survival_along_paths(tokens, p, q, verifier, length) for tokens, p, q in scores.pieces()]
+    return torch.cat(pieces).cpu().numpy()
+
+
+def _starts(scores: Scores, verifier: Verifier, length: int) -> np.ndarray:
+    """u_t: how likely a round starts behind t tokens, shape (T,)."""
+    survival = np.clip(_survival(scores, verifier, length).mean(axis=0), 0.0, 1.0)
+    return round_starts(np.minimum.accumulate(survival, axis=-1))
+
+
+def _calls(scores: Scores, verifier: Verifier, length: int, confidence: float) -> Interval:
+    """Expected calls by renewal; the interval is a jackknife over groups of images."""
+    survival = _survival(scores, verifier, length)
+
+    def calls(rows: np.ndarray) -> float:
+        mean = np.minimum.accumulate(np.clip(rows.mean(axis=0), 0.0, 1.0), axis=-1)
+        return float(round_starts(mean).sum())
+
+    groups = min(JACKKNIFE_GROUPS, len(survival))
+    member = np.arange(len(survival)) % groups
+    whole = calls(survival)
+    pseudo = [groups * whole - (groups - 1) * calls(survival[member != g]) for g in range(groups)]
+    return mean_interval([np.array(pseudo)], confidence, "normal", least=1.0, name="calls")
+
+
+def _windows(scores: Scores, verifier: Verifier, length: int) -> dict[str, np.ndarray]:
     """Terms of one round from every start with at least L tokens left: arrays (n, starts)."""
     total = scores.tokens.shape[1]
-    starts = range(total - length + 1)
     columns: dict[str, list[np.ndarray]] = {}
-    for start in starts:
+    for start in range(total - length + 1):
         parts = []
         for tokens, p, q in scores.pieces(1000):
             rows = slice(start, start + length)
             parts.append(round_along_paths(tokens[:, rows], p[:, rows], q[:, rows], verifier, length))
         for name, value in _round_terms(parts).items():
             columns.setdefault(name, []).append(value)
-    return np.arange(len(starts)), {name: np.stack(value, axis=1) for name, value in columns.items()}
+    return {name: np.stack(value, axis=1) for name, value in columns.items()}
 
 
 def _round_terms(parts: list[RoundPaths]) -> dict[str, np.ndarray]:
@@ -133,22 +172,6 @@ def _round_terms(parts: list[RoundPaths]) -> dict[str, np.ndarray]:
         "round_kl_output_target": join("kl_output_terms", False),
         "round_kl_target_output": join("kl_target_terms", False),
     }
-
-
-def _weighted(terms: np.ndarray, weights: np.ndarray, confidence: float, name: str) -> Interval:
-    """Average of terms (n, starts) under weights (n, starts), with images as the units."""
-    if np.isinf(terms).any():
-        return Interval(np.inf, np.inf, np.inf, confidence)
-    return ratio_interval(
-        (terms * weights).sum(axis=1),
-        weights.sum(axis=1),
-        confidence,
-        "normal",
-        most_above=np.inf,
-        least_below=0.0,
-        most_below=float(weights.shape[1]),
-        name=name,
-    )
 
 
 def predict(scores: Scores, verifier: Verifier, length: int, confidence: float = 0.95) -> Prediction:
@@ -166,20 +189,21 @@ def predict(scores: Scores, verifier: Verifier, length: int, confidence: float =
     Returns
     -------
     Prediction
-        A round's numbers are averaged over the places where rounds start, as the filter's posterior says.
+        A round's numbers are averaged over the places where rounds start.
     """
     total = scores.tokens.shape[1]
     if not 1 <= length <= total:
         raise ValueError(f"length must lie in 1…{total}, got {length}")
     whole = filter_images(scores, verifier, length)
-    starts, terms = _windows(scores, verifier, length)
-    weights = whole.starts[:, starts]
-    rounds = {name: _weighted(value, weights, confidence, name) for name, value in terms.items()}
+    terms = _windows(scores, verifier, length)
+    weights = _starts(scores, verifier, length)[: total - length + 1]
+    weights = weights / weights.sum()
+    rounds = {name: mean_interval([v @ weights], confidence, "normal", name=name) for name, v in terms.items()}
 
     def mean(values: np.ndarray, name: str, most: float = np.inf) -> Interval:
         return mean_interval([values], confidence, "normal", most=most, name=name)
 
-    calls = mean(whole.starts.sum(axis=1), "calls")
+    calls = _calls(scores, verifier, length, confidence)
     return Prediction(
         **rounds,
         tokens_per_call=calls.map(lambda c: total / max(c, 1.0)),
@@ -190,8 +214,8 @@ def predict(scores: Scores, verifier: Verifier, length: int, confidence: float =
 
 
 def predicted_tokens_per_call(scores: Scores, verifier: Verifier, length: int) -> float:
-    """T over the mean number of calls along scored images of the target, a point value."""
-    return float(scores.tokens.shape[1] / filter_images(scores, verifier, length).starts.sum(axis=1).mean())
+    """T over expected calls by renewal along scored images of the target, a point value."""
+    return float(scores.tokens.shape[1] / _starts(scores, verifier, length).sum())
 
 
 def match_tokens_per_call(
@@ -289,10 +313,9 @@ def _measured_rounds(
     """Fresh rounds behind the target's prefixes: decoded ones against the target's own continuation."""
     images = baseline.comparing
     count, total = images.tokens.shape
-    starts = filter_images(baseline.comparing_scores, verifier, length).starts[:, : total - length]
+    starts = _starts(baseline.predicting_scores, verifier, length)[: total - length]
     rng = np.random.default_rng([seed, ROUND_SEED])
-    cumulative = np.cumsum(starts, axis=1)
-    start = (cumulative <= rng.random((count, 1)) * cumulative[:, -1:]).sum(axis=1)
+    start = categorical(np.tile(starts, (count, 1)), rng.random(count))
     tokens, accepted = decode_one_round(pair, verifier, length, images, start, seed=seed + ROUND_SEED, batch=batch)
     decoded = Decoded(tokens, images.classes, images.accepted, images.calls, images.starts, {}, {}, images.guidance)
     window = torch.from_numpy(start[:, None] + np.arange(length)).to(pair.device)
