@@ -91,7 +91,7 @@ def _summary(rows: Rows) -> Row:
 def draw(rows: Rows) -> Picture:
     """One line of images for each δ; a column is one class and one seed."""
     deltas = distinct(rows, "delta")
-    figure, axes = style.subplots(len(deltas), 1, 9.6, 0.78 * len(deltas) + 0.3)
+    figure, axes = style.subplots(len(deltas), 1, 9.6, 0.6 * len(deltas) + 0.4)
     for panel, delta in zip(axes[:, 0], deltas, strict=True):
         mine = select(rows, delta=delta)
         shown = sorted(mine[: SHOWN_PER_CLASS * CLASSES], key=lambda r: (int(r["class"]), int(r["image"])))

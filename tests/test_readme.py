@@ -1,0 +1,46 @@
+"""The README's code runs, prints what the README says, and the README's commands exist."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\nprints\n\n```text\n(.*?)```)?", TEXT, re.DOTALL)
+
+
+def test_every_example_is_found() -> None:
+    assert len(BLOCKS) == 3
+    assert [bool(output) for _, output in BLOCKS] == [True, False, True]
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_example(index: int) -> None:
+    code, output = BLOCKS[index]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, f"README example {index + 1}", "exec"), {"__name__": "readme"})
+    if output:
+        assert printed.getvalue().splitlines() == output.splitlines()
+    else:
+        assert re.fullmatch(r"[\d.]+ \[[\d., ]+\] [\d.]+ \[[\d., ]+\]", printed.getvalue().strip())
+
+
+def test_commands_are_the_makefile_s() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"make ([a-z]+)\b", TEXT)) - {"made"}
+    assert {"figures", "test", "bench", "lint", "quick"} <= named & targets
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_links_and_pictures_exist() -> None:
+    for path in re.findall(r"\]\((?!http)([^)]+)\)", TEXT):
+        assert (ROOT / path).is_file(), path
+    for room in ("theory", "simulate", "validate", "paper_figures", "notebooks", "tests"):
+        assert f"`{room}/`" in TEXT
+        assert (ROOT / room).is_dir()
