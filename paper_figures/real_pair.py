@@ -138,7 +138,7 @@ def build(context: Context) -> Rows:
         ]
         families = theory.schedule_families(LENGTH)
 
-        def matched(schedule: str, size: float) -> theory.Verifier:
+        def matched(schedule: str, size: float) -> theory.AnyVerifier:
             value = ends[0] + size * (ends[1] - ends[0])
             return match_tokens_per_call(scores, families[schedule], LENGTH, value)
 

@@ -45,7 +45,7 @@ class Case(NamedTuple):
     name: str
     target: theory.Chain
     draft: theory.Chain
-    verifier: theory.Verifier
+    verifier: theory.AnyVerifier
     length: int
     tokens: int
 

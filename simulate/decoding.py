@@ -59,7 +59,7 @@ def _laws(chain: theory.Chain, tokens: Integers, lengths: Integers) -> Floats:
 def _play_round(
     target: theory.Chain,
     draft: theory.Chain,
-    verifier: theory.Verifier,
+    verifier: theory.AnyVerifier,
     length: int,
     tokens: Integers,
     lengths: Integers,
@@ -74,8 +74,8 @@ def _play_round(
     u_residual, u_bonus = draws.residual.random(count), draws.bonus.random(count)
     block = np.minimum(length, end - lengths)
     width = int(block.max())
-    p = np.empty((width, count, target.vocab_size))
-    q = np.empty_like(p)
+    p = np.zeros((width, count, target.vocab_size))
+    q = np.zeros_like(p)
     for i in range(width):
         rows = np.flatnonzero(block > i)
         at = lengths[rows] + i
@@ -88,15 +88,25 @@ def _play_round(
         rows = np.flatnonzero(block > i)
         at = lengths[rows] + i
         p[i, rows] = _laws(target, tokens[rows], at)
-        f = to_numpy(verifier.acceptance(p[i, rows], q[i, rows], i))
+        if verifier.stateful:
+            continue
+        f = to_numpy(theory.acceptance_of(verifier, p[i, rows], q[i, rows], i))
         f = np.take_along_axis(f, tokens[rows, at][:, None], axis=-1)[:, 0]
         running[rows] &= u_accept[rows, i] < f
         accepted += running & (block > i)
 
+    weights: np.ndarray[Any, Any] | None = None
+    if verifier.stateful and width:
+        columns = np.minimum(lengths[:, None] + np.arange(width), end - 1)
+        drafted = np.take_along_axis(tokens, columns, axis=1)
+        found = theory.block_tests(verifier, drafted, p.swapaxes(0, 1), q.swapaxes(0, 1), block)
+        accepted = theory.last_success(found.success, u_accept[:, :width])
+        weights = found.weights
     rows = np.flatnonzero(accepted < block)
     place = accepted[rows]
     if len(rows):
-        residual = to_numpy(verifier.step(p[place, rows], q[place, rows], place).residual)
+        weight = None if weights is None else weights[rows, place]
+        residual = to_numpy(verifier.step(p[place, rows], q[place, rows], place, weight).residual)
         tokens[rows, lengths[rows] + place] = categorical(residual, u_residual[rows])
     room = (accepted == length) & (lengths + length < end)
     rows = np.flatnonzero(room)
@@ -110,7 +120,7 @@ def _play_round(
 def decode(
     target: theory.Chain,
     draft: theory.Chain,
-    verifier: theory.Verifier,
+    verifier: theory.AnyVerifier,
     length: int,
     tokens: int,
     batch: int,
@@ -165,7 +175,7 @@ def decode(
 def decode_round(
     target: theory.Chain,
     draft: theory.Chain,
-    verifier: theory.Verifier,
+    verifier: theory.AnyVerifier,
     length: int,
     batch: int,
     rng: np.random.Generator | Streams,

@@ -40,7 +40,7 @@ def filter_sequences(
     tokens: Integers,
     target: theory.Chain,
     draft: theory.Chain,
-    verifier: theory.Verifier,
+    verifier: theory.AnyVerifier,
     length: int,
     *,
     progress: bool = False,
@@ -171,7 +171,7 @@ def estimate_from_filters(
 def estimate(
     target: theory.Chain,
     draft: theory.Chain,
-    verifier: theory.Verifier,
+    verifier: theory.AnyVerifier,
     length: int,
     tokens: int,
     samples: int,

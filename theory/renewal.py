@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from theory.arrays import Array, array_namespace, first_index, whole_number
-from theory.verifiers import Verifier
+from theory.verifiers import AnyVerifier
 
 
 def round_starts(survival: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -64,7 +64,7 @@ def round_starts(survival: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def survival_along_paths(
-    tokens: Array, target_probs: Array, draft_probs: Array, verifier: Verifier, length: int
+    tokens: Array, target_probs: Array, draft_probs: Array, verifier: AnyVerifier, length: int
 ) -> Array:
     """A_i/P of a round started behind every token of given paths; averaged over the target's paths it is S_i(t).
 
@@ -90,15 +90,19 @@ def survival_along_paths(
     xp = array_namespace(target_probs, draft_probs)
     count = tokens.shape[-1]
     at = tokens[..., None]
-    p, q = (xp.take_along_axis(a, at, axis=-1)[..., 0] for a in (target_probs, draft_probs))
-    running = xp.ones_like(p)
+    running = xp.ones_like(target_probs[..., 0])
+    weight = xp.ones_like(running) if verifier.stateful else None
     columns = []
     for i in range(length):
-        f = xp.broadcast_to(verifier.acceptance(target_probs, draft_probs, i), target_probs.shape)
-        factor = q * xp.take_along_axis(f, at, axis=-1)[..., 0] / p
         # Entry t meets the token i places further on; past the end there is none.
-        shifted = xp.concat([factor[..., i:], xp.zeros_like(factor[..., : min(i, count)])], axis=-1)
-        running = running * shifted[..., :count]
+        ahead = min(i, count)
+        p, q, x = target_probs[..., ahead:, :], draft_probs[..., ahead:, :], at[..., ahead:, :]
+        step = verifier.step(p, q, i, None if weight is None else weight[..., : count - ahead])
+        p_x, kept = (xp.take_along_axis(xp.broadcast_to(a, p.shape), x, axis=-1)[..., 0] for a in (p, step.accepted))
+        beyond = xp.zeros_like(running[..., :ahead])
+        running = xp.concat([running[..., : count - ahead] * kept / p_x, beyond], axis=-1)
+        if weight is not None:
+            weight = xp.concat([xp.take_along_axis(step.weight, x, axis=-1)[..., 0], beyond], axis=-1)
         columns.append(running)
     return xp.stack(columns, axis=-1)
 

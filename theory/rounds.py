@@ -11,11 +11,15 @@ laws of one length are compared. With A_i = Π_{j≤i} q_j f_j the accepted-path
 The bound is the object of COOL-SD's Theorem 2 (arXiv 2601.09212), **reconstructed**: the printed constant was not
 readable. It is an equality when one position only is biased.
 
+A verifier that carries a weight s (block verification) has A_i = Q_i s_i, Q_i the draft mass of the prefix, and
+q s'/s in place of q f; identity and bound are the same [proved].
+
 One position, two tokens, by hand: p = (¼, ¾), q = (¾, ¼), ω = 2. f = (⅔, 1), so N = ½ + ¼ = ¾; rejected mass ¼
 goes to token 1; the output law is (½, ½) and TV = B = ¼.
 
 >>> from theory.chains import IIDChain
 >>> from theory.rules import Relaxed
+>>> from theory.verifiers import Verifier
 >>> a = analyse_round(IIDChain([0.25, 0.75]), IIDChain([0.75, 0.25]), Verifier(Relaxed(2.0)), 1)
 >>> a.expected_accepted, a.tv_bound, a.total_variation
 (0.75, 0.25, 0.25)
@@ -23,7 +27,7 @@ goes to token 1; the output law is (½, ½) and TV = B = ¼.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,10 +35,10 @@ from typing import Any
 import numpy as np
 
 from theory.arrays import Array, array_namespace, whole_number
-from theory.chains import LARGEST_LAW, Chain, check_depth, joint_layers
+from theory.chains import LARGEST_LAW, Chain, Layer, check_depth, joint_layers
 from theory.distances import kl_divergence, max_ratio, total_variation
 from theory.numbers import Bound, Exact
-from theory.verifiers import Verifier
+from theory.verifiers import AnyVerifier, Step
 
 ROWS_AT_ONCE = 2**15
 """Entries of a layer processed together: the dozen temporaries of one step then stay in cache."""
@@ -142,25 +146,43 @@ def row_blocks(rows: int, columns: int) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _layer_step(verifier: Verifier, p: Array, q: Array, position: int, mass: Array) -> tuple[Array, Array]:
-    """Accepted mass (m, V) and Σ mass·TV(o, p) of one layer, in blocks of rows."""
+def layers_for(
+    verifier: AnyVerifier, target: Chain, draft: Chain, tokens: int, enumerate_prefixes: bool = False
+) -> Iterator[Layer]:
+    """`joint_layers`, with every prefix kept apart for a verifier whose weight depends on the path."""
+    size = target.vocab_size
+    if verifier.stateful and size**tokens > LARGEST_LAW:
+        raise ValueError(
+            f"{verifier} carries a weight that depends on the whole prefix, so that all {size}**{tokens} prefixes of "
+            f"{tokens} tokens over {size} ids must be kept apart, more than {LARGEST_LAW}; use a shorter round or "
+            "fewer tokens, round_along_paths or filter_offsets on given paths, or simulate.estimate"
+        )
+    return joint_layers(target, draft, tokens, enumerate_prefixes=enumerate_prefixes or verifier.stateful)
+
+
+def _layer_step(
+    verifier: AnyVerifier, p: Array, q: Array, position: int, mass: Array, weight: Array | None
+) -> tuple[Array, Array, Array | None]:
+    """Accepted mass (m, V), Σ mass·TV(o, p) and next weights (m, V) of one layer, in blocks of rows."""
     xp = array_namespace(p, q)
-    accepted, bias = [], 0.0
+    accepted, weights, bias = [], [], 0.0
     for rows in row_blocks(*p.shape):
-        step = verifier.step(p[rows], q[rows], position)
+        step = verifier.step(p[rows], q[rows], position, None if weight is None else weight[rows])
         bias = bias + xp.sum(mass[rows] * xp.sum(xp.abs(step.output - p[rows]), axis=-1)) / 2
         accepted.append(mass[rows, None] * step.accepted)
-    return (accepted[0] if len(accepted) == 1 else xp.concat(accepted, axis=0)), bias
+        weights.append(step.weight)
+    joined = accepted[0] if len(accepted) == 1 else xp.concat(accepted, axis=0)
+    return joined, bias, xp.concat(weights, axis=0) if verifier.stateful else None
 
 
-def analyse_round(target: Chain, draft: Chain, verifier: Verifier, length: int) -> RoundAnalysis:
+def analyse_round(target: Chain, draft: Chain, verifier: AnyVerifier, length: int) -> RoundAnalysis:
     """Exact law, accepted length, bound and divergences of one round.
 
     Parameters
     ----------
     target, draft : Chain
         Of one vocabulary; the target at least L+1 tokens deep, the draft at least L.
-    verifier : Verifier
+    verifier : Verifier or a block verifier
     length : int
         L ≥ 1 drafted tokens.
 
@@ -168,7 +190,8 @@ def analyse_round(target: Chain, draft: Chain, verifier: Verifier, length: int) 
     -------
     RoundAnalysis
         Accepted length and bound at once; the law and what follows from it when first asked for. Between
-        Markov and independent chains accepted length and bound do not enumerate prefixes.
+        Markov and independent chains accepted length and bound do not enumerate prefixes, unless the verifier
+        carries a weight.
 
     Raises
     ------
@@ -184,13 +207,14 @@ def analyse_round(target: Chain, draft: Chain, verifier: Verifier, length: int) 
     check_depth(target, length + 1, "target", f"a round of {length} drafted tokens and one more")
     check_depth(draft, length, "draft", f"a round of {length} drafted tokens")
     survival, biases = [], []
-    mass = None
-    for position, layer in enumerate(joint_layers(target, draft, length)):
+    mass = weight = None
+    for position, layer in enumerate(layers_for(verifier, target, draft, length)):
         xp = array_namespace(layer.target, layer.draft)
         if mass is None:
             mass = xp.ones_like(layer.target[:, 0])
-        accepted, bias = _layer_step(verifier, layer.target, layer.draft, position, mass)
+        accepted, bias, weights = _layer_step(verifier, layer.target, layer.draft, position, mass, weight)
         mass = layer.fold(accepted)
+        weight = None if weights is None else layer.fold(weights)
         survival.append(xp.sum(mass))
         biases.append(bias)
     return RoundAnalysis(
@@ -206,17 +230,19 @@ def _target_level(chain: Chain, depth: int) -> Array:
     return last.target
 
 
-def round_law(target: Chain, draft: Chain, verifier: Verifier, length: int) -> tuple[Array, Array]:
+def round_law(target: Chain, draft: Chain, verifier: AnyVerifier, length: int) -> tuple[Array, Array]:
     """Law of a round's L+1 tokens and the target's, both of shape (V,)*(L+1), by enumeration."""
     size = target.vocab_size
     _check_size(size, length + 1)
     drafting: Any = None
+    weight = None
     for position, layer in enumerate(joint_layers(target, draft, length, enumerate_prefixes=True)):
         p, q = layer.target, layer.draft
         xp = array_namespace(p, q)
         if drafting is None:
             drafting, ended, own = (xp.ones_like(p[:, 0]), xp.zeros_like(p[:, 0]), xp.ones_like(p[:, 0]))
-        step = verifier.step(p, q, position)
+        step = verifier.step(p, q, position, weight)
+        weight = None if step.weight is None else layer.fold(step.weight)
         replaced = (drafting * step.rejection)[:, None] * step.residual
         ended = layer.fold(ended[:, None] * p + replaced)
         drafting = layer.fold(drafting[:, None] * step.accepted)
@@ -273,7 +299,7 @@ class RoundPaths:
 
 
 def round_along_paths(
-    tokens: Array, target_probs: Array, draft_probs: Array, verifier: Verifier, length: int
+    tokens: Array, target_probs: Array, draft_probs: Array, verifier: AnyVerifier, length: int
 ) -> RoundPaths:
     """A round's law, survival and bound along paths drawn from the target.
 
@@ -287,7 +313,7 @@ def round_along_paths(
         Only the first L tokens matter: the token after them has ratio one.
     target_probs, draft_probs : array, shape (..., L, V) or longer
         p and q after every prefix of the path. Not checked: see `theory.probabilities`.
-    verifier : Verifier
+    verifier : Verifier or a block verifier
     length : int
         L ≥ 1.
 
@@ -307,8 +333,8 @@ def round_along_paths(
             f"target_probs {tuple(target_probs.shape)} and draft_probs {tuple(draft_probs.shape)}"
         )
     p, q = target_probs[..., :length, :], draft_probs[..., :length, :]
-    step = verifier.step(p, q, np.arange(length))
     at = tokens[..., :length, None]
+    step = _step_along(verifier, p, q, at) if verifier.stateful else verifier.step(p, q, np.arange(length))
     p_x, accepted, residual = (
         xp.take_along_axis(xp.broadcast_to(a, p.shape), at, axis=-1)[..., 0] for a in (p, step.accepted, step.residual)
     )
@@ -316,3 +342,15 @@ def round_along_paths(
     before = xp.concat([xp.ones_like(survival[..., :1]), survival[..., :-1]], axis=-1)
     ended = xp.sum(before * step.rejection * residual / p_x, axis=-1)
     return RoundPaths(survival[..., -1] + ended, survival, before * total_variation(step.output, p))
+
+
+def _step_along(verifier: AnyVerifier, p: Array, q: Array, at: Array) -> Step:
+    """The steps at all positions of given paths, the weight carried from one to the next."""
+    xp = array_namespace(p, q)
+    weight, steps = None, []
+    for i in range(p.shape[-2]):
+        step = verifier.step(p[..., i, :], q[..., i, :], i, weight)
+        weight = xp.take_along_axis(step.weight, at[..., i, :], axis=-1)[..., 0]
+        steps.append(step)
+    accepted, residual, weights = (xp.stack([step[k] for step in steps], axis=-2) for k in (0, 2, 3))
+    return Step(accepted, xp.stack([step.rejection for step in steps], axis=-1), residual, weights)

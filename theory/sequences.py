@@ -10,10 +10,14 @@ and P̂(x_{1:T}) = Σ_i a_T(i) [proved]. One teacher-forced pass of target and d
 therefore gives its exact likelihood under relaxed decoding, in O(T·L·V) elementwise work. The one-step predictive
 law Σ_i a_t(i) o_i (offsets weighted by their posterior) gives sharp estimates of TV and KL per token.
 
+A verifier that carries a weight s (block verification) has the state (offset, s): the round that started i tokens ago
+has the weight s(i), an array beside a(i), and q s'/s stands for q f [proved].
+
 A round that would run past the last token is cut off there; that does not change the law of the tokens.
 
 >>> import numpy as np
 >>> from theory.rules import Lossless
+>>> from theory.verifiers import Verifier
 >>> p, q = np.tile([0.5, 0.3, 0.2], (4, 1)), np.tile([0.2, 0.3, 0.5], (4, 1))
 >>> log_likelihood = sequence_log_likelihood(np.array([0, 2, 1, 0]), p, q, Verifier(Lossless()), 2)
 >>> round(float(np.exp(log_likelihood)), 12)
@@ -31,21 +35,22 @@ from theory.arrays import Array, array_namespace, device, first_index, probabili
 from theory.chains import Chain, check_depth, joint_layers
 from theory.distances import kl_divergence, total_variation
 from theory.numbers import Bound, Exact
-from theory.rounds import Laws, row_blocks
-from theory.verifiers import Verifier
+from theory.rounds import Laws, layers_for, row_blocks
+from theory.verifiers import AnyVerifier
 
 
-def offset_outputs(verifier: Verifier, p: Array, q: Array, length: int) -> tuple[Array, Array]:
-    """Accepted mass and output law at every offset below L, both of shape (..., L, V).
+def offset_steps(verifier: AnyVerifier, p: Array, q: Array, length: int, weight: Array | None) -> Any:
+    """Accepted mass, output law and next weights at every offset below L, all of shape (..., L, V).
 
-    p has shape (..., V); q (..., V), or (..., L, V) for a draft that also depends on the offset.
+    p has shape (..., V); q (..., V), or (..., L, V) for a draft that also depends on the offset; weight (..., L+1) or
+    None for a token-wise verifier, whose next weights are None.
     """
     xp = array_namespace(p, q)
     p = p[..., None, :]
     q = q if q.ndim == p.ndim else q[..., None, :]
-    step = verifier.step(p, q, np.arange(length))
+    step = verifier.step(p, q, np.arange(length), None if weight is None else weight[..., :-1])
     shape = (*p.shape[:-2], length, p.shape[-1])
-    return xp.broadcast_to(step.accepted, shape), xp.broadcast_to(step.output, shape)
+    return xp.broadcast_to(step.accepted, shape), xp.broadcast_to(step.output, shape), step.weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +71,7 @@ class SequenceAnalysis(Laws):
     tokens: int
     starts: Array
     step_bias: Array
-    _chains: tuple[Chain, Chain, Verifier]
+    _chains: tuple[Chain, Chain, AnyVerifier]
 
     @property
     def expected_calls(self) -> Exact:
@@ -116,32 +121,46 @@ def _advance(mass: Array, accepted: Array, output: Array, p: Array) -> Array:
     return xp.concat([replaced[..., None], kept], axis=-1)
 
 
-def _walk(target: Chain, draft: Chain, verifier: Verifier, length: int, tokens: int, enumerate_prefixes: bool) -> Any:
-    """Yield (mass before the token (m, L+1), layer, accepted, output) and carry the mass on."""
-    mass = None
-    for layer in joint_layers(target, draft, tokens, enumerate_prefixes=enumerate_prefixes):
+def _walk(
+    target: Chain, draft: Chain, verifier: AnyVerifier, length: int, tokens: int, enumerate_prefixes: bool
+) -> Any:
+    """Yield (mass before the token (m, L+1), layer, accepted, output) and carry mass and weights on."""
+    mass = weight = None
+    for layer in layers_for(verifier, target, draft, tokens, enumerate_prefixes):
         xp = array_namespace(layer.target, layer.draft)
         if mass is None:
             mass = xp.zeros((1, length + 1), dtype=layer.target.dtype, device=device(layer.target))
             mass[0, 0] = 1.0
-        accepted, output = offset_outputs(verifier, layer.target, layer.draft, length)
+            weight = xp.ones_like(mass) if verifier.stateful else None
+        accepted, output, weights = offset_steps(verifier, layer.target, layer.draft, length, weight)
         yield mass, layer, accepted, output
         pieces = [
             _advance(mass[rows], accepted[rows], output[rows], layer.target[rows])
             for rows in row_blocks(len(mass), layer.target.shape[1] * length)
         ]
         mass = layer.fold(pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=0))
+        if weights is not None:
+            weights = xp.matrix_transpose(weights)
+            weight = layer.fold(xp.concat([xp.ones_like(weights[..., :1]), weights], axis=-1))
     yield mass, None, None, None
 
 
-def analyse_sequence(target: Chain, draft: Chain, verifier: Verifier, length: int, tokens: int) -> SequenceAnalysis:
+def target_law(target: Chain, tokens: int) -> Array:
+    """The target's own law of its first `tokens` tokens, shape (V,)*tokens, by enumeration."""
+    own: Any = None
+    for layer in joint_layers(target, target, tokens, enumerate_prefixes=True):
+        own = layer.fold(layer.target if own is None else own[:, None] * layer.target)
+    return array_namespace(own).reshape(own, (target.vocab_size,) * tokens)
+
+
+def analyse_sequence(target: Chain, draft: Chain, verifier: AnyVerifier, length: int, tokens: int) -> SequenceAnalysis:
     """Exact calls, bias, law and divergences of T tokens decoded over as many rounds as needed.
 
     Parameters
     ----------
     target, draft : Chain
         Of one vocabulary, at least `tokens` deep.
-    verifier : Verifier
+    verifier : Verifier or a block verifier
     length : int
         L ≥ 1 drafted tokens a round.
     tokens : int
@@ -177,12 +196,8 @@ def analyse_sequence(target: Chain, draft: Chain, verifier: Verifier, length: in
 
     def laws() -> tuple[Array, Array]:
         *_, (final, _, _, _) = _walk(target, draft, verifier, length, tokens, True)
-        own = None
-        for layer in joint_layers(target, target, tokens, enumerate_prefixes=True):
-            own = layer.target if own is None else own[:, None] * layer.target
-            own = layer.fold(own)
-        shape = (target.vocab_size,) * tokens
-        return xp.reshape(xp.sum(final, axis=-1), shape), xp.reshape(own, shape)
+        own = target_law(target, tokens)
+        return xp.reshape(xp.sum(final, axis=-1), own.shape), own
 
     return SequenceAnalysis(
         _laws=laws,
@@ -194,7 +209,7 @@ def analyse_sequence(target: Chain, draft: Chain, verifier: Verifier, length: in
     )
 
 
-def _predictive(target: Chain, draft: Chain, verifier: Verifier, length: int, tokens: int) -> PredictiveAnalysis:
+def _predictive(target: Chain, draft: Chain, verifier: AnyVerifier, length: int, tokens: int) -> PredictiveAnalysis:
     rows: list[list[Array]] = [[], [], []]
     own: Any = None
     for mass, layer, _, output in _walk(target, draft, verifier, length, tokens, True):
@@ -243,12 +258,16 @@ class OffsetFilter:
     kl_target_output: Array
 
 
-def _safe_log(x: Array) -> Array:
+def safe_log(x: Array) -> Array:
+    """log x, −∞ where x = 0."""
     xp = array_namespace(x)
     return xp.where(x > 0, xp.log(xp.where(x > 0, x, xp.ones_like(x))), -xp.inf * xp.ones_like(x))
 
 
-def _checked(tokens: Any, target_probs: Any, draft_probs: Any, length: int) -> tuple[Any, Array, Array, Array, int]:
+def checked_sequences(
+    tokens: Any, target_probs: Any, draft_probs: Any, length: int
+) -> tuple[Any, Array, Array, Array, int]:
+    """Namespace, ids, p, q and L after every check of given sequences; see `filter_offsets`."""
     length = whole_number(length, "length", 1)
     p = probabilities(target_probs, "target_probs")
     q = probabilities(draft_probs, "draft_probs")
@@ -273,18 +292,19 @@ def _checked(tokens: Any, target_probs: Any, draft_probs: Any, length: int) -> t
 
 
 def _filter(
-    tokens: Any, target_probs: Any, draft_probs: Any, verifier: Verifier, length: int, details: bool
+    tokens: Any, target_probs: Any, draft_probs: Any, verifier: AnyVerifier, length: int, details: bool
 ) -> tuple[Array, Array, list[list[Array]]]:
-    xp, ids, p, q, length = _checked(tokens, target_probs, draft_probs, length)
+    xp, ids, p, q, length = checked_sequences(tokens, target_probs, draft_probs, length)
     batch, count = tuple(ids.shape[:-1]), ids.shape[-1]
     a = xp.zeros((*batch, length + 1), dtype=p.dtype, device=device(p))
     a[..., 0] = 1.0
+    weight = xp.ones_like(a) if verifier.stateful else None
     log_likelihood = xp.zeros(batch, dtype=p.dtype, device=device(p))
     own = xp.zeros_like(log_likelihood)
     rows: list[list[Array]] = [[], [], [], [], []]
     for t in range(count):
         pt = p[..., t, :]
-        accepted, output = offset_outputs(verifier, pt, q[..., t, :], length)
+        accepted, output, weights = offset_steps(verifier, pt, q[..., t, :], length, weight)
         inner = a[..., :-1, None]
         if details:
             law = xp.sum(inner * output, axis=-2) + a[..., -1:] * pt
@@ -296,18 +316,22 @@ def _filter(
         x = ids[..., t]
         at = xp.broadcast_to(x[..., None, None], (*batch, length, 1))
         kept, emitted = (xp.take_along_axis(m, at, axis=-1)[..., 0] for m in (accepted, output))
+        if weights is not None:
+            weight = xp.concat([xp.ones_like(a[..., :1]), xp.take_along_axis(weights, at, axis=-1)[..., 0]], axis=-1)
         px = xp.take_along_axis(pt, x[..., None], axis=-1)[..., 0]
         inner = a[..., :-1]
         fresh = xp.sum(inner * (emitted - kept), axis=-1) + a[..., -1] * px
         a = xp.concat([fresh[..., None], inner * kept], axis=-1)
         total = xp.sum(a, axis=-1)
-        log_likelihood = log_likelihood + _safe_log(total)
-        own = own + _safe_log(px)
+        log_likelihood = log_likelihood + safe_log(total)
+        own = own + safe_log(px)
         a = a / xp.where(total > 0, total, xp.ones_like(total))[..., None]
     return log_likelihood, own, rows
 
 
-def filter_offsets(tokens: Any, target_probs: Any, draft_probs: Any, verifier: Verifier, length: int) -> OffsetFilter:
+def filter_offsets(
+    tokens: Any, target_probs: Any, draft_probs: Any, verifier: AnyVerifier, length: int
+) -> OffsetFilter:
     """Run the offset recursion over given sequences, with the predictive law at every token.
 
     Parameters
@@ -317,7 +341,7 @@ def filter_offsets(tokens: Any, target_probs: Any, draft_probs: Any, verifier: V
         target_probs[..., t, :] is p(·|x_{<t}).
     draft_probs : array, shape (..., T, V) or (..., L, T, V)
         q likewise; with the extra axis the draft may differ at every offset of the round.
-    verifier : Verifier
+    verifier : Verifier or a block verifier
     length : int
         L ≥ 1.
 
@@ -339,7 +363,9 @@ def filter_offsets(tokens: Any, target_probs: Any, draft_probs: Any, verifier: V
     return OffsetFilter(log_likelihood, own, *(xp.stack(row, axis=-1) for row in rows))
 
 
-def sequence_log_likelihood(tokens: Any, target_probs: Any, draft_probs: Any, verifier: Verifier, length: int) -> Array:
+def sequence_log_likelihood(
+    tokens: Any, target_probs: Any, draft_probs: Any, verifier: AnyVerifier, length: int
+) -> Array:
     """Exact log P̂(x_{1:T}) in nats of given sequences under relaxed decoding, shape (...).
 
     Arguments, errors and source as for `filter_offsets`; −∞ for a sequence the verifier cannot emit.

@@ -4,6 +4,9 @@ At one position the verifier turns target p and draft q into accepted mass q f, 
 R = Σ q (1 − f), residual G, and the output law o = q f + R G of that step (THEORY 1). The same object is used by
 the exact analyses, by the simulator and by the networks.
 
+A verifier may carry a *weight* s along the round (block verification, `theory.blocks`): s = 1 at its start, and the
+step answers with the next weight of every token. Token-wise verifiers carry none.
+
 >>> from theory.rules import Lossless
 >>> step = Verifier(Lossless()).step([0.5, 0.3, 0.2], [0.2, 0.3, 0.5], 0)
 >>> [round(float(o), 12) for o in step.output]
@@ -13,10 +16,10 @@ the exact analyses, by the simulator and by the networks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from theory.arrays import Array, array_namespace, as_floats
-from theory.residuals import Residual, optimal_residual, vanilla_residual
+from theory.residuals import DraftDependentResidual, Residual, kl_residual, optimal_residual, vanilla_residual
 from theory.rules import Position, Relaxed, Rule
 from theory.schedules import Normalisation, exponential_schedule
 
@@ -30,11 +33,35 @@ class Step(NamedTuple):
     """R = Σ q (1 − f)."""
     residual: Array
     """G."""
+    weight: Array | None = None
+    """s', the weight the round carries on after each token, (..., V); None for a token-wise verifier."""
 
     @property
     def output(self) -> Array:
         """o = q f + R G, the law of the token this step emits."""
         return self.accepted + self.rejection[..., None] * self.residual
+
+
+class AnyVerifier(Protocol):
+    """What every analysis asks of a verifier.
+
+    Attributes
+    ----------
+    lossless : bool
+        Whether the output law is claimed to be exactly the target's.
+    stateful : bool
+        Whether a weight is carried along the round. Prefixes cannot be merged then.
+    """
+
+    @property
+    def lossless(self) -> bool: ...
+
+    @property
+    def stateful(self) -> bool: ...
+
+    def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:
+        """One position, given that the round reached it with this weight, shape (...); None is a weight of one."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,6 +78,7 @@ class Verifier:
 
     rule: Rule
     residual: Residual = optimal_residual
+    stateful: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not hasattr(self.rule, "acceptance"):
@@ -63,18 +91,52 @@ class Verifier:
         """Whether the output law is exactly the target's, by the rule's claim and the residual used."""
         if not self.rule.lossless:
             return False
-        return self.residual is optimal_residual or (self.residual is vanilla_residual and self.rule.at_least_lossless)
+        exact = self.residual in (optimal_residual, kl_residual)
+        return exact or (self.residual is vanilla_residual and self.rule.at_least_lossless)
 
     def acceptance(self, p: Any, q: Any, position: Position) -> Array:
         """f, shape (..., V); see `Rule.acceptance`."""
         return self.rule.acceptance(p, q, position)
 
-    def step(self, p: Any, q: Any, position: Position) -> Step:
-        """Accepted mass, rejection probability and residual at one position (0-based)."""
+    def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:
+        """Accepted mass, rejection probability and residual at one position (0-based); no weight is carried."""
         p, q = as_floats(p), as_floats(q)
         xp = array_namespace(p, q)
         f = self.rule.acceptance(p, q, position)
         return Step(q * f, xp.sum(q * (1 - f), axis=-1), self.residual(p, q, f))
+
+
+def acceptance_of(verifier: AnyVerifier, p: Any, q: Any, position: Position) -> Array:
+    """f of a verifier without a weight, shape (..., V), whether or not it has a rule of its own.
+
+    Where q = 0 a verifier that only knows its steps gives 0: such a token is never drafted.
+    """
+    if isinstance(verifier, Verifier):
+        return verifier.acceptance(p, q, position)
+    if verifier.stateful:
+        raise ValueError(f"{verifier} carries a weight along the round; use block_tests")
+    p, q = as_floats(p), as_floats(q)
+    xp = array_namespace(p, q)
+    drafted = q > 0
+    accepted = verifier.step(p, q, position).accepted
+    return xp.where(drafted, accepted / xp.where(drafted, q, xp.ones_like(q)), xp.zeros_like(accepted))
+
+
+def residual_after(verifier: AnyVerifier, p: Any, q: Any, f: Any, rejected: Any, position: Position) -> Array:
+    """Law of the replacement for given rejected tokens, shape (..., V).
+
+    Parameters
+    ----------
+    p, q, f : array, shape (..., V)
+    rejected : integer array, shape (...)
+        The drafted tokens. Most residuals ignore them; a `DraftDependentResidual` has one law for each.
+    position : int or integer array, shape (...)
+    """
+    if not isinstance(verifier, Verifier):
+        return verifier.step(p, q, position).residual
+    if isinstance(verifier.residual, DraftDependentResidual):
+        return verifier.residual.given(p, q, rejected)
+    return verifier.residual(p, q, f)
 
 
 def cool_sd(

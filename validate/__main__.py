@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import theory
-from theory import Verifier
+from theory import AnyVerifier, Verifier
 from validate.decoding import Decoded
 from validate.measurement import Baseline, match_tokens_per_call, measure, predicted_tokens_per_call, sample_baseline
 from validate.models import Pair, load, resolve_device
@@ -45,17 +45,17 @@ def parser() -> argparse.ArgumentParser:
 
 def chosen_verifiers(
     pair: Pair, baseline: Baseline, length: int, delta: float, names: list[str]
-) -> list[tuple[str, Callable[[], Verifier]]]:
+) -> list[tuple[str, Callable[[], AnyVerifier]]]:
     """Name and maker of every verifier of the report; the makers match tokens per call when called."""
     floored = theory.cool_sd(length, delta, floor=1.0)
     families = theory.schedule_families(length)
 
-    def matched(name: str) -> Verifier:
+    def matched(name: str) -> AnyVerifier:
         scores = baseline.predicting_scores
         value = predicted_tokens_per_call(scores, floored, length)
         return match_tokens_per_call(scores, families[name], length, value)
 
-    fixed: list[tuple[str, Callable[[], Verifier]]] = [
+    fixed: list[tuple[str, Callable[[], AnyVerifier]]] = [
         ("lossless", lambda: Verifier(theory.Lossless())),
         (f"COOL-SD delta = {delta:g}, no floor (as reconstructed)", lambda: theory.cool_sd(length, delta)),
         (f"COOL-SD delta = {delta:g}, floored at 1", lambda: floored),
@@ -70,9 +70,9 @@ def write_json(path: Path, data: object) -> None:
     os.replace(temporary, path)
 
 
-def settings(verifier: Verifier) -> str:
+def settings(verifier: AnyVerifier) -> str:
     """The schedule of a multiplicative verifier, for the report."""
-    omega = getattr(verifier.rule, "omega", None)
+    omega = getattr(getattr(verifier, "rule", verifier), "omega", None)
     return "" if omega is None else "omega = " + ", ".join(f"{w:.3f}" for w in omega)
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from simulate.draws import categorical
-from theory import Verifier
+from theory import AnyVerifier, acceptance_of, block_tests, last_success, residual_after
 from validate.models import Pair, TokenTransformer, guided_logits, resolve_device
 from validate.noise import Noise, image_noise
 
@@ -120,6 +120,43 @@ class _Clock:
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
         self.steps[part] = self.steps.get(part, 0) + steps
         self._last = now
+
+
+def verify_block(
+    verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: Tensor, uniforms: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Accepted drafts of each row and the residual behind them.
+
+    Parameters
+    ----------
+    verifier : AnyVerifier
+        Token-wise: tested from left to right up to the first rejection. A block verifier: every index is tested,
+        the last success counts.
+    tokens : int64 Tensor, shape (B, L)
+    p, q : Tensor, shape (B, L, V)
+    drafted : int64 Tensor, shape (B,)
+        How many of the L tokens each row really drafted.
+    uniforms : float64 Tensor, shape (B, L)
+
+    Returns
+    -------
+    accepted : int64 Tensor, shape (B,)
+    residual : Tensor, shape (B, V)
+        Of no meaning where all drafted tokens were accepted.
+    """
+    row, length = torch.arange(len(tokens), device=tokens.device), tokens.shape[1]
+    if verifier.stateful:
+        tests = block_tests(verifier, tokens, p, q, drafted.cpu().numpy())
+        accepted = last_success(tests.success, uniforms).to(torch.int64)
+        at = torch.clamp(accepted, max=length - 1)
+        step = verifier.step(p[row, at], q[row, at], at.cpu().numpy(), tests.weights[row, at])
+        return accepted, step.residual
+    f = torch.broadcast_to(acceptance_of(verifier, p, q, np.arange(length)), q.shape)
+    chance = torch.take_along_dim(f, tokens[..., None], -1)[..., 0]
+    inside = torch.arange(length, device=row.device) < drafted[:, None]
+    accepted = torch.cumprod((uniforms < chance) & inside, dim=1).sum(dim=1)
+    at = torch.clamp(accepted, max=length - 1)
+    return accepted, residual_after(verifier, p[row, at], q[row, at], f[row, at], tokens[row, at], at.cpu().numpy())
 
 
 class Decoder:
@@ -217,7 +254,7 @@ class Decoder:
         wanted = (self.placed - first)[:, None] + torch.arange(length + 1, device=row.device)
         return laws[row, torch.clamp(wanted, max=window - 1)]
 
-    def round(self, verifier: Verifier | None, length: int) -> Tensor:
+    def round(self, verifier: AnyVerifier | None, length: int) -> Tensor:
         """One round of every unfinished row; accepted drafts of each row, −1 for rows that were finished.
 
         `verifier` may be None for length 0, a plain step of the target.
@@ -238,12 +275,9 @@ class Decoder:
         if length and verifier is not None:
             places = torch.clamp(self.placed[:, None] + torch.arange(length, device=row.device), max=last)
             tokens = self.inputs[row[:, None], places + 1]
-            f = verifier.acceptance(p[:, :-1], q, np.arange(length))
-            f = torch.broadcast_to(f, q.shape)
-            chance = torch.take_along_dim(f, tokens[..., None], -1)[..., 0]
             u = self.noise.acceptance[row[:, None], places, self._attempt(row[:, None], places)]
             inside = torch.arange(length, device=row.device) < drafted[:, None]
-            accepted = torch.cumprod((u < chance) & inside, dim=1).sum(dim=1)
+            accepted, residual = verify_block(verifier, tokens, p[:, :-1], q, drafted, u)
             # scatter_add_, because places behind the end are clamped onto the last one.
             self.attempts.scatter_add_(1, places, inside.to(torch.int64))
         place = torch.clamp(self.placed + accepted, max=last)
@@ -251,8 +285,6 @@ class Decoder:
         uniform = self.noise.bonus[row, place]
         if length and verifier is not None:
             rejected = accepted < drafted
-            at = torch.clamp(accepted, max=length - 1)
-            residual = verifier.residual(p[row, at], q[row, at], f[row, at])
             following = torch.where(rejected[:, None], residual, following)
             uniform = torch.where(rejected, self.noise.residual[row, place], uniform)
         emits = active & (accepted < left)
@@ -262,7 +294,7 @@ class Decoder:
         self.clock.lap("accept")
         return torch.where(active, accepted, -1)
 
-    def run(self, verifier: Verifier | None, length: int, bar: tqdm | None = None) -> tuple[np.ndarray, ...]:
+    def run(self, verifier: AnyVerifier | None, length: int, bar: tqdm | None = None) -> tuple[np.ndarray, ...]:
         """Rounds until every row is at its end: tokens (B, T), accepted (B, R), starts (B, R)."""
         rows = len(self.placed)
         tokens = torch.zeros((rows, self.pair.num_tokens), dtype=torch.int64, device=self.placed.device)
@@ -312,7 +344,7 @@ def _join(columns: list[np.ndarray]) -> np.ndarray:
 @torch.no_grad()
 def decode(
     pair: Pair,
-    verifier: Verifier | None,
+    verifier: AnyVerifier | None,
     length: int,
     images: int | Sequence[int],
     *,
@@ -401,7 +433,14 @@ def decode(
 
 @torch.no_grad()
 def decode_one_round(
-    pair: Pair, verifier: Verifier, length: int, prefix: Decoded, start: np.ndarray, *, seed: int = 0, batch: int = 500
+    pair: Pair,
+    verifier: AnyVerifier,
+    length: int,
+    prefix: Decoded,
+    start: np.ndarray,
+    *,
+    seed: int = 0,
+    batch: int = 500,
 ) -> tuple[np.ndarray, np.ndarray]:
     """One round behind given prefixes, continued with the target to L+1 tokens.
 

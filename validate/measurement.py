@@ -27,9 +27,9 @@ from simulate.estimation import estimate_from_filters
 from simulate.intervals import Interval, mean_interval
 from simulate.ratios import ratio_divergences
 from theory import (
+    AnyVerifier,
     OffsetFilter,
     RoundPaths,
-    Verifier,
     match,
     round_along_paths,
     round_starts,
@@ -119,19 +119,19 @@ class Prediction:
     token_kl_target_output: Interval
 
 
-def _survival(scores: Scores, verifier: Verifier, length: int) -> np.ndarray:
+def _survival(scores: Scores, verifier: AnyVerifier, length: int) -> np.ndarray:
     """A_i/P of rounds from every place, shape (n, T, L)."""
     pieces = [survival_along_paths(tokens, p, q, verifier, length) for tokens, p, q in scores.pieces()]
     return torch.cat(pieces).cpu().numpy()
 
 
-def _starts(scores: Scores, verifier: Verifier, length: int) -> np.ndarray:
+def _starts(scores: Scores, verifier: AnyVerifier, length: int) -> np.ndarray:
     """u_t: how likely a round starts behind t tokens, shape (T,)."""
     survival = np.clip(_survival(scores, verifier, length).mean(axis=0), 0.0, 1.0)
     return round_starts(np.minimum.accumulate(survival, axis=-1))
 
 
-def _calls(scores: Scores, verifier: Verifier, length: int, confidence: float) -> Interval:
+def _calls(scores: Scores, verifier: AnyVerifier, length: int, confidence: float) -> Interval:
     """Expected calls by renewal; the interval is a jackknife over groups of images."""
     survival = _survival(scores, verifier, length)
 
@@ -146,7 +146,7 @@ def _calls(scores: Scores, verifier: Verifier, length: int, confidence: float) -
     return mean_interval([np.array(pseudo)], confidence, "normal", least=1.0, name="calls")
 
 
-def _windows(scores: Scores, verifier: Verifier, length: int) -> dict[str, np.ndarray]:
+def _windows(scores: Scores, verifier: AnyVerifier, length: int) -> dict[str, np.ndarray]:
     """Terms of one round from every start with at least L tokens left: arrays (n, starts)."""
     total = scores.tokens.shape[1]
     columns: dict[str, list[np.ndarray]] = {}
@@ -174,14 +174,14 @@ def _round_terms(parts: list[RoundPaths]) -> dict[str, np.ndarray]:
     }
 
 
-def predict(scores: Scores, verifier: Verifier, length: int, confidence: float = 0.95) -> Prediction:
+def predict(scores: Scores, verifier: AnyVerifier, length: int, confidence: float = 0.95) -> Prediction:
     """Prediction of a verifier's cost and error from scored images of the target.
 
     Parameters
     ----------
     scores : Scores
         Of images drawn from the target.
-    verifier : Verifier
+    verifier : AnyVerifier
     length : int
         1 ≤ L ≤ T.
     confidence : float
@@ -213,14 +213,14 @@ def predict(scores: Scores, verifier: Verifier, length: int, confidence: float =
     )
 
 
-def predicted_tokens_per_call(scores: Scores, verifier: Verifier, length: int) -> float:
+def predicted_tokens_per_call(scores: Scores, verifier: AnyVerifier, length: int) -> float:
     """T over expected calls by renewal along scored images of the target, a point value."""
     return float(scores.tokens.shape[1] / _starts(scores, verifier, length).sum())
 
 
 def match_tokens_per_call(
-    scores: Scores, family: Callable[[float], Verifier], length: int, value: float, *, high: float = 12.0
-) -> Verifier:
+    scores: Scores, family: Callable[[float], AnyVerifier], length: int, value: float, *, high: float = 12.0
+) -> AnyVerifier:
     """Verifier of a family (see `theory.schedule_families`) whose predicted tokens per call is `value` within .1 %.
 
     Raises
@@ -229,7 +229,7 @@ def match_tokens_per_call(
         If the family cannot reach it; the message names what it reaches.
     """
 
-    def tokens_per_call(verifier: Verifier) -> float:
+    def tokens_per_call(verifier: AnyVerifier) -> float:
         return predicted_tokens_per_call(scores, verifier, length)
 
     return family(match(family, tokens_per_call, value, 0.0, high, tolerance=1e-3))
@@ -308,7 +308,7 @@ def two_sample(ours: Scores, theirs: Scores, log_ratios: tuple[np.ndarray, np.nd
 
 
 def _measured_rounds(
-    pair: Pair, verifier: Verifier, length: int, baseline: Baseline, seed: int, confidence: float, batch: int
+    pair: Pair, verifier: AnyVerifier, length: int, baseline: Baseline, seed: int, confidence: float, batch: int
 ) -> dict[str, Interval]:
     """Fresh rounds behind the target's prefixes: decoded ones against the target's own continuation."""
     images = baseline.comparing
@@ -347,12 +347,12 @@ def _speed(run: Decoded, baseline: Baseline, tokens_per_call: float, length: int
 
 def measure(
     pair: Pair,
-    verifier: Verifier,
+    verifier: AnyVerifier,
     length: int,
     images: int | Sequence[int] = 500,
     *,
     baseline: Baseline | None = None,
-    suspect: Verifier | None = None,
+    suspect: AnyVerifier | None = None,
     device: str = "auto",
     seed: int = 0,
     guidance: float | None = None,
@@ -366,7 +366,7 @@ def measure(
     ----------
     pair : Pair
         From `validate.load`.
-    verifier : Verifier
+    verifier : AnyVerifier
     length : int
         1 ≤ L < T.
     images : int or sequence of int
@@ -439,8 +439,8 @@ def _told_apart(
     output: OffsetFilter,
     theirs: Scores,
     target: OffsetFilter,
-    verifier: Verifier,
-    suspect: Verifier | None,
+    verifier: AnyVerifier,
+    suspect: AnyVerifier | None,
     length: int,
 ) -> float:
     if suspect is not None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from theory import OffsetFilter, Verifier, filter_offsets
+from theory import AnyVerifier, OffsetFilter, filter_offsets
 from validate.decoding import Decoded
 from validate.models import Pair, TokenTransformer, guided_logits
 
@@ -73,7 +73,7 @@ def score(pair: Pair, images: Decoded) -> Scores:
     return Scores(tokens, *(laws_along(m, tokens, classes, images.guidance) for m in (pair.target, pair.draft)))
 
 
-def filter_images(scores: Scores, verifier: Verifier, length: int, *, progress: bool = False) -> OffsetFilter:
+def filter_images(scores: Scores, verifier: AnyVerifier, length: int, *, progress: bool = False) -> OffsetFilter:
     """`theory.filter_offsets` of all images, in pieces, as NumPy arrays."""
     pieces = [
         filter_offsets(tokens, p, q, verifier, length)

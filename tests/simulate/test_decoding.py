@@ -45,6 +45,10 @@ VERIFIERS = {
     "typical": lambda length: theory.Verifier(theory.Typical(), theory.target_residual),
     "lantern": lambda length: theory.Verifier(theory.Lantern(NEIGHBOURS, 2, 0.3), theory.vanilla_residual),
     "csd": lambda length: theory.Verifier(theory.EntropyRelaxed()),
+    "block": lambda length: theory.block(length),
+    "capped block": lambda length: theory.capped_block(np.linspace(2.0, 1.2, length)),
+    "lifted block": lambda length: theory.lifted_block(theory.cool_sd(length, 1.4, floor=1.0)),
+    "cactus": lambda length: theory.Verifier(theory.Cactus(0.5), theory.CactusResidual(0.5)),
 }
 
 

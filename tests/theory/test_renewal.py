@@ -38,12 +38,12 @@ def test_dependent_tokens_are_close() -> None:
     assert calls == pytest.approx(theory.analyse_sequence(target, draft, verifier, 2, 4).expected_calls, rel=0.02)
 
 
+@pytest.mark.parametrize("verifier", [theory.cool_sd(3, 1.5), theory.capped_block([2.0, 1.5, 1.0])])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_paths_agree_with_single_windows(library: str) -> None:
+def test_paths_agree_with_single_windows(library: str, verifier: theory.AnyVerifier) -> None:
     rng = np.random.default_rng(2)
     tokens = rng.integers(0, 3, (5, 6))
     p, q = rng.dirichlet(np.ones(3), (5, 6)), rng.dirichlet(np.ones(3), (5, 6))
-    verifier = theory.cool_sd(3, 1.5)
     arrays = (tokens, p, q) if library == "numpy" else tuple(map(torch.from_numpy, (tokens, p, q)))
     found = np.asarray(survival_along_paths(*arrays, verifier, 3))
     assert found.shape == (5, 6, 3)

@@ -13,8 +13,9 @@ from scipy.stats import chisquare
 
 import theory
 import validate.decoding as decoding
+from simulate.draws import categorical
 from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, counts, table, tiny_pair
-from validate.decoding import Decoder, decode, decode_one_round
+from validate.decoding import Decoder, decode, decode_one_round, verify_block
 from validate.noise import image_noise
 
 SAMPLES = 12_000
@@ -45,10 +46,14 @@ VERIFIERS = [
     theory.cool_sd(LENGTH, 1.6),
     theory.Verifier(theory.Ensemble(0.5), theory.target_residual),
     theory.Verifier(theory.AcceptAll()),
+    theory.block(LENGTH),
+    theory.capped_block([2.5, 1.5]),
+    theory.lifted_block(theory.Verifier(theory.Relaxed(1.8))),
+    theory.Verifier(theory.Cactus(0.5), theory.CactusResidual(0.5)),
 ]
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v.rule).__name__)
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(getattr(v, "rule", v)).__name__)
 @pytest.mark.parametrize("guidance", [1.0, 1.5])
 def test_decoded_images_follow_the_exact_law(verifier: theory.Verifier, guidance: float) -> None:
     analysis = exact(verifier, guidance)
@@ -98,6 +103,33 @@ def test_broken_noise_is_noticed(fault: Callable[[Any], Any], monkeypatch: pytes
     monkeypatch.setattr(decoding, "image_noise", lambda *a: fault(image_noise(*a)))
     out = decode(tiny_pair(), VERIFIERS[0], LENGTH, [1] * SAMPLES, device="cpu", batch=SAMPLES)
     assert fits(out.tokens, exact(VERIFIERS[0], 1.5).law) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("forgetful", [False, True], ids=["right", "token residual"])
+def test_block_verification_and_the_token_residual(forgetful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULTS: with the token residual the first marginal stays exact and the joint law is off by TV 1/50."""
+    p, q = (torch.tensor(law, dtype=torch.float64) for law in ([1 / 5, 2 / 5, 2 / 5], [1 / 10, 1 / 10, 4 / 5]))
+    block, rows, generator = theory.block(2), 200_000, torch.Generator().manual_seed(0)
+    original = type(block).step
+    if forgetful:
+        monkeypatch.setattr(
+            type(block), "step", lambda s, a, b, i, w=None: original(s, a, b, i, None if np.ndim(i) else w)
+        )
+
+    def uniforms(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, dtype=torch.float64, generator=generator)
+
+    laws = [law.expand(rows, 2, 3) for law in (p, q)]
+    drafts = categorical(laws[1], uniforms(rows, 2))
+    accepted, residual = verify_block(block, drafts, *laws, torch.full((rows,), 2), uniforms(rows, 2))
+    following = torch.where((accepted < 2)[:, None], residual, p.expand(rows, 3))
+    tokens = torch.cat([drafts, categorical(p.expand(rows, 3), uniforms(rows))[:, None]], dim=1)
+    tokens[torch.arange(rows), accepted] = categorical(following, uniforms(rows))
+    fresh = categorical(p.expand(rows, 3, 3), uniforms(rows, 3))
+    tokens = torch.where(torch.arange(3) > accepted[:, None], fresh, tokens)
+    joint = theory.analyse_round(theory.IIDChain(p), theory.IIDChain(q), theory.Verifier(theory.Lossless()), 2).law
+    assert (fits(tokens.numpy(), np.asarray(joint), 3) > FALSE_ALARM) is not forgetful
+    assert fits(tokens.numpy(), p.numpy(), 1) > FALSE_ALARM
 
 
 def test_a_stale_cache_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
