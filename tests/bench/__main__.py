@@ -94,8 +94,23 @@ def exact_round_law() -> None:
     fast = seconds(lambda: theory.analyse_round(*chains, verifier, 3).law)
     slow = seconds(lambda: oracle_round(target, draft, relaxed_fraction(omega), 3, 3))
     line("round law, V=3 L=3", fast, slow, "reference: plain recursion in rationals")
-    trees = [simulate.dirichlet_tree(8, 6, rng) for _ in range(2)]
-    line("round law, V=8 L=5 (262,144 sequences)", seconds(lambda: theory.analyse_round(*trees, verifier_of(5), 5).law))
+    trees = [simulate.dirichlet_tree(8, 7, rng) for _ in range(2)]
+    line(
+        "round law, V=8 L=6 (2,097,152 sequences)", seconds(lambda: theory.analyse_round(*trees, verifier_of(6), 6).law)
+    )
+
+
+def frontiers() -> None:
+    """Bound frontier: dynamic programme with every breakpoint against the linear programmes of single budgets."""
+    rng = np.random.default_rng(0)
+    trees = [simulate.dirichlet_tree(4, 4, rng) for _ in range(2)]
+    fast = seconds(lambda: theory.bound_frontier(*trees, 3))
+    slow = seconds(lambda: theory.exact_frontier(*trees, 3, [0.1]), 3)
+    line("bound frontier, V=4 L=3, every vertex", fast, slow, "reference: one linear programme (exact TV), one budget")
+    trees = [simulate.dirichlet_tree(10, 7, rng) for _ in range(2)]
+    line("bound frontier, V=10 L=6 (1,111,111 nodes)", seconds(lambda: theory.bound_frontier(*trees, 6), 1))
+    chains = [simulate.random_markov(256, rng) for _ in range(2)]
+    line("bound frontier, Markov V=256 L=8", seconds(lambda: theory.bound_frontier(*chains, 8), 1))
 
 
 def verifier_of(length: int) -> theory.Verifier:
@@ -148,7 +163,7 @@ def main() -> None:
     """Every benchmark, one line each."""
     print(f"{torch.get_num_threads()} threads, numpy {np.__version__}, torch {torch.__version__}")
     print(f"{'':58}{'fast path':>13}{'reference':>11}")
-    for job in (import_time, large_markov_round, exact_round_law, likelihoods, simulation, real_images):
+    for job in (import_time, large_markov_round, exact_round_law, frontiers, likelihoods, simulation, real_images):
         job()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"largest memory of this process: {peak:.0f} MiB")
