@@ -40,6 +40,7 @@ from theory.distances import (
     transport_cost,
 )
 from theory.distortion import compare_rounds, compare_rules
+from theory.every_rule import compare_every_rule
 from theory.exact_frontier import BlockFrontier, ExactFrontier, block_frontier, exact_frontier
 from theory.families import schedule_families
 from theory.frontier import BoundFrontier, bound_frontier
@@ -184,6 +185,7 @@ __all__ = [
     "capped_block",
     "claims_ledger",
     "closed_form_bound",
+    "compare_every_rule",
     "compare_rounds",
     "compare_rules",
     "conditional_at",
