@@ -77,7 +77,8 @@ def matched_verifier(
     Returns
     -------
     verifier, strength, matched
-        Where the family's ends do not enclose the value: the nearer end, and matched False.
+        Where the family's ends do not enclose the value: the nearer end, and matched False. Block verifiers have no
+        coin; at a jump their lower side is returned, matched False.
     """
     low, high = family.low, family.high
     ends = [measure(family.build(s)) for s in (low, high)]
@@ -98,6 +99,8 @@ def matched_verifier(
     sides = family.build(low), family.build(high)
     if value - ends[0] <= MATCHED:
         return sides[0], low, True
+    if any(side.stateful for side in sides):
+        return sides[0], low, False
     weights = [0.0, 1.0]
     for _ in range(BISECTIONS):
         middle = sum(weights) / 2

@@ -107,6 +107,30 @@ def frontiers() -> None:
     fast = seconds(lambda: theory.bound_frontier(*trees, 3))
     slow = seconds(lambda: theory.exact_frontier(*trees, 3, [0.1]), 3)
     line("bound frontier, V=4 L=3, every vertex", fast, slow, "reference: one linear programme (exact TV), one budget")
+    trees = [simulate.dirichlet_tree(10, 5, rng) for _ in range(2)]
+    tables = [[level.tolist() for level in tree.levels] for tree in trees]
+
+    def gain(p: list, q: list, price: float) -> float:
+        """W of THEORY 5's programme at one price, by plain recursion over nested lists (children first)."""
+        total = 0.0
+        for a, b, w in zip(p[0], q[0], p[1], strict=True):
+            total += min(a, b) * (1 + w) + max(b - a, 0.0) * max(0.0, 1 + w - price)
+        return total
+
+    def plain(depth: int, prefix: tuple[int, ...] = ()) -> float:
+        p, q = (table[len(prefix)] for table in tables)
+        for x in prefix:
+            p, q = p[x], q[x]
+        below = [plain(depth - 1, (*prefix, x)) if depth > 1 else 0.0 for x in range(10)]
+        return gain([p, below], [q], 1.5)
+
+    fast = seconds(lambda: theory.bound_frontier(*trees, 4))
+    line(
+        "bound frontier, V=10 L=4, every vertex",
+        fast,
+        seconds(lambda: plain(4), 3),
+        "reference: plain Python, one price",
+    )
     trees = [simulate.dirichlet_tree(10, 7, rng) for _ in range(2)]
     line("bound frontier, V=10 L=6 (1,111,111 nodes)", seconds(lambda: theory.bound_frontier(*trees, 6), 1))
     chains = [simulate.random_markov(256, rng) for _ in range(2)]
