@@ -46,7 +46,7 @@ def ratio_divergences(
 
 
 def ratio_at_equal_cost(
-    cost: float, value: Interval, reference_costs: Sequence[float], reference: list[Interval], free: float
+    cost: Interval, value: Interval, reference_costs: Sequence[Interval], reference: list[Interval], free: float
 ) -> Interval:
     """A positive quantity over a reference method's at the same cost, with the reference interpolated.
 
@@ -56,11 +56,11 @@ def ratio_at_equal_cost(
 
     Parameters
     ----------
-    cost : float
-        Such as tokens per call.
+    cost : Interval
+        Such as tokens per call. Of width zero where costs are known, or were estimated on the same samples.
     value : Interval
         Estimate at this cost, its value and ends positive.
-    reference_costs : sequence of n ≥ 2 floats, increasing
+    reference_costs : sequence of n ≥ 2 Interval, values increasing
     reference : list of n Interval
     free : float
         Below every cost.
@@ -68,25 +68,28 @@ def ratio_at_equal_cost(
     Returns
     -------
     Interval
-        Relative half-widths of value and nearest reference points joined in quadrature (independent errors; a common
-        seed makes it conservative).
+        Relative half-widths of both values, and of both costs through the slope of the line, joined in quadrature as
+        if independent. The ends of the cost interval near `free` make it wide: there the comparison says little.
 
     Raises
     ------
     ValueError
         For costs at or below `free`, fewer than two reference points, or values that are not positive and finite.
     """
-    costs = np.asarray(reference_costs, dtype=float)
+    costs = np.array([c.value for c in reference_costs])
     values = np.array([r.value for r in reference])
-    if len(costs) < 2 or not (np.diff(costs) > 0).all() or min(cost, costs[0]) <= free:
-        raise ValueError(f"costs must increase and exceed {free}, got {cost} and {list(reference_costs)}")
+    if len(costs) < 2 or not (np.diff(costs) > 0).all() or min(cost.value, costs[0]) <= free:
+        raise ValueError(f"costs must increase and exceed {free}, got {cost.value} and {costs.tolist()}")
     if not (np.isfinite(values) & (values > 0)).all() or not 0 < value.value < np.inf:
         raise ValueError(f"values must be positive and finite, got {value.value} and {values.tolist()}")
-    x, at = np.log(costs - free), float(np.log(cost - free))
+    x, at = np.log(costs - free), math.log(cost.value - free)
     left = int(np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2))
     share = (at - x[left]) / (x[left + 1] - x[left])
     interpolated = float(np.exp((1 - share) * np.log(values[left]) + share * np.log(values[left + 1])))
-    nearest = reference[left + int(share > 0.5)]
+    slope = float(np.log(values[left + 1] / values[left]) / (x[left + 1] - x[left]))
+    nearest = left + int(share > 0.5)
     ratio = value.value / interpolated
-    spread = math.hypot(*((i.upper - i.lower) / 2 / i.value for i in (value, nearest)))
+    errors = [(i.upper - i.lower) / 2 / i.value for i in (value, reference[nearest])]
+    errors += [slope * (c.upper - c.lower) / 2 / (c.value - free) for c in (cost, reference_costs[nearest])]
+    spread = math.hypot(*errors)
     return Interval(ratio * math.exp(-spread), ratio, ratio * math.exp(spread), value.confidence)

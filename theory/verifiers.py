@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from theory.arrays import Array, array_namespace, as_floats
+from theory.arrays import Array, array_namespace, as_floats, first_index
 from theory.residuals import DraftDependentResidual, Residual, kl_residual, optimal_residual, vanilla_residual
 from theory.rules import Position, Relaxed, Rule
 from theory.schedules import Normalisation, exponential_schedule
@@ -83,6 +83,12 @@ class Verifier:
     def __post_init__(self) -> None:
         if not hasattr(self.rule, "acceptance"):
             raise TypeError(f"rule must offer acceptance(p, q, position), got {self.rule!r}")
+        for claim in ("lossless", "at_least_lossless", "support_safe"):
+            if not isinstance(getattr(self.rule, claim, None), bool):
+                raise TypeError(
+                    f"rule {type(self.rule).__name__} must claim {claim} = True or False (see theory.Rule); claims are "
+                    "taken at their word"
+                )
         if not callable(self.residual):
             raise TypeError(f"residual must be a function (p, q, f) -> G, got {self.residual!r}")
 
@@ -95,15 +101,35 @@ class Verifier:
         return exact or (self.residual is vanilla_residual and self.rule.at_least_lossless)
 
     def acceptance(self, p: Any, q: Any, position: Position) -> Array:
-        """f, shape (..., V); see `Rule.acceptance`."""
-        return self.rule.acceptance(p, q, position)
+        """f, shape (..., V); see `Rule.acceptance`. A rule from outside this package has its answer checked.
+
+        Raises
+        ------
+        ValueError
+            Naming rule, index and value where f is not in [0, 1], or its last axis is not the vocabulary.
+        """
+        f = self.rule.acceptance(p, q, position)
+        if not type(self.rule).__module__.startswith("theory."):
+            _check_acceptance(f, q, type(self.rule).__name__)
+        return f
 
     def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:
         """Accepted mass, rejection probability and residual at one position (0-based); no weight is carried."""
         p, q = as_floats(p), as_floats(q)
         xp = array_namespace(p, q)
-        f = self.rule.acceptance(p, q, position)
+        f = self.acceptance(p, q, position)
         return Step(q * f, xp.sum(q * (1 - f), axis=-1), self.residual(p, q, f))
+
+
+def _check_acceptance(f: Any, q: Any, name: str) -> None:
+    q = as_floats(q)
+    if tuple(getattr(f, "shape", ())[-1:]) != tuple(q.shape[-1:]):
+        raise ValueError(f"{name}.acceptance must return (..., {q.shape[-1]}), got {tuple(getattr(f, 'shape', ()))}")
+    xp = array_namespace(f)
+    bad = ~((f >= 0) & (f <= 1))
+    if bool(xp.any(bad)):
+        index = first_index(bad)
+        raise ValueError(f"{name}.acceptance gave {float(f[index])} at {index}; acceptance lies in [0, 1]")
 
 
 def acceptance_of(verifier: AnyVerifier, p: Any, q: Any, position: Position) -> Array:

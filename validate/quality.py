@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from simulate.coverage import clopper_pearson
 from simulate.intervals import Interval, mean_interval
 from validate.models import Pair
 
@@ -28,7 +29,7 @@ class Quality:
     Attributes
     ----------
     judge_accuracy : Interval
-        Share recognised as the class asked for.
+        Share recognised as the class asked for, with the exact binomial interval.
     frechet_distance : float
         Judge-feature distance d² to reconstructed test images (a point value, biased upwards by few images).
     nll_per_token : Interval
@@ -88,8 +89,9 @@ def assess(
     right, features = judge_images(pair, tokens, classes)
     nll = -np.asarray(log_likelihood, dtype=np.float64) / tokens.shape[1]
     reference = pair.reference
+    low, high = clopper_pearson(int(right.sum()), len(right), confidence)
     return Quality(
-        judge_accuracy=mean_interval([right.astype(float)], confidence, "normal", most=1.0, name="judge accuracy"),
+        judge_accuracy=Interval(low, float(right.mean()), high, confidence),
         frechet_distance=frechet_distance(
             features, reference.feature_mean.double().cpu().numpy(), reference.feature_covariance.double().cpu().numpy()
         ),

@@ -37,7 +37,7 @@ def quantities(m: Measurement) -> list[tuple[str, Interval | float | None, Inter
         ("image: bound on TV", None, e.tv_bound),
         ("image: TV", None, e.total_variation),
         ("image: Hellinger", None, e.hellinger),
-        ("speed-up (wall clock)", s.predicted, s.measured),
+        ("speed-up (one run, idle machine)", s.predicted, s.measured),
     ]
 
 
@@ -54,10 +54,10 @@ def table(name: str, m: Measurement) -> str:
         f"verify {s.verify_step:.4f}; acceptance {s.acceptance_share:.0%} of decoding",
         f"{'':32}{'target images':>28}{'these images':>28}",
         f"{'judge accuracy':32}{_show(t.judge_accuracy):>28}{_show(q.judge_accuracy):>28}",
-        f"{'judge-feature Frechet distance':32}{_show(t.frechet_distance):>28}{_show(q.frechet_distance):>28}",
+        f"{'Frechet distance, judge features':32}{_show(t.frechet_distance):>28}{_show(q.frechet_distance):>28}",
         f"{'nll per token under target':32}{_show(t.nll_per_token):>28}{_show(q.nll_per_token):>28}",
         f"told from the target's images by a two-sample test: p = {m.same_as_target:.3g}"
-        + ("" if m.same_as_target < 0.01 else " (not told apart)"),
+        + (" (told apart)" if m.same_as_target < 0.01 else f" (not told apart by {m.images} images a side)"),
     ]
     return "\n".join(lines)
 

@@ -143,3 +143,39 @@ def test_inputs_are_not_changed() -> None:
     theory.analyse_round(chain, chain, theory.Verifier(rule), 2)
     np.testing.assert_array_equal(table, kept)
     assert rule.omega[0] == 2.0
+
+
+class Outside:
+    """A rule from outside the package that gives whatever it is told to."""
+
+    lossless, at_least_lossless, support_safe = False, False, False
+
+    def __init__(self, f: Any) -> None:
+        self.f = np.asarray(f)
+
+    def acceptance(self, p: Any, q: Any, position: Any) -> Any:
+        return self.f
+
+
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        ([0.5, 2.0], r"Outside\.acceptance gave 2\.0 at \(1,\)"),
+        ([0.5, -0.1], r"gave -0\.1 at \(1,\)"),
+        ([np.nan, 0.5], r"gave nan at \(0,\)"),
+        ([0.5], r"must return \(\.\.\., 2\), got \(1,\)"),
+    ],
+)
+def test_a_rule_from_outside_is_checked(f: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        theory.analyse_round(IID, IID, theory.Verifier(Outside(f)), 2)
+    assert theory.analyse_round(IID, IID, theory.Verifier(Outside([0.5, 1.0])), 2).expected_accepted > 0
+
+
+def test_a_rule_must_make_its_claims() -> None:
+    class Silent:
+        def acceptance(self, p: Any, q: Any, position: Any) -> Any:
+            return np.ones(2)
+
+    with pytest.raises(TypeError, match="Silent must claim lossless = True or False"):
+        theory.Verifier(Silent())  # type: ignore[arg-type]
