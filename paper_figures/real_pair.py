@@ -103,7 +103,7 @@ def _cost(name: str) -> str:
 
 
 def _cost_interval(row: Row, cost: str) -> Interval:
-    """Predicted costs of all schedules come from the same images, so their common error cancels; counted ones do not."""
+    """Predicted costs come from the same images for all, so their common error cancels; counted ones do not."""
     value = float(row[cost] or 0.0)
     return Interval(value, value, value, 0.95) if cost.endswith("predicted") else _interval(row, cost)
 
@@ -242,8 +242,9 @@ def caption(rows: Rows) -> str:
         "Bound and one-round numbers are averages of exact laws along the target's own images; per-token and image "
         "numbers are estimates from exact likelihood ratios of decoded images. Bars: 95 % intervals, images as units; "
         "ratios are taken at equal accepted length (one round) or equal measured tokens per call (per token, image), "
-        "with uniform's curve interpolated in log-log of the excess over lossless; their bars join the errors of values and of "
-        "counted costs as if independent, which the common seed makes too wide. The image TV axis is linear. "
+        "with uniform's curve interpolated in log-log of the excess over lossless; their bars join the errors of "
+        "values and of counted costs as if independent, which the common seed makes too wide. The image TV axis is "
+        "linear. "
         f"Lossless images are not told from the target's (two-sample p = {p:.2f})."
     )
 

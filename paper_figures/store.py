@@ -11,6 +11,7 @@ again from the table.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -84,7 +85,10 @@ class Store:
             state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return state if isinstance(state, dict) else {}
+        if not isinstance(state, dict):
+            return {}
+        needed = {"table", "picture", "files", "rows", "title", "claim", "caption", "seconds"}
+        return {name: e for name, e in state.items() if isinstance(e, dict) and needed <= set(e)}
 
     def intact(self, name: str, kind: str) -> bool:
         """Whether a file of the figure is the one that was written."""
@@ -106,8 +110,11 @@ class Store:
                 pass
             yield
 
-    def _record(self, name: str, entry: dict[str, Any]) -> None:
+    def _record(self, name: str, contents: dict[str, bytes], entry: dict[str, Any]) -> None:
+        """Write a figure's files and its entry as one step, so that two runs cannot mix theirs."""
         with self._locked():
+            for kind, data in contents.items():
+                write_atomically(self.path(name, kind), data)
             state = self.state() | {name: entry}
             text = json.dumps(state, indent=1, sort_keys=True, ensure_ascii=False)
             write_atomically(self.folder / "state.json", text.encode())
@@ -138,16 +145,17 @@ class Store:
             context = Context(quick=self.quick, seed=self.seed, cells=cells, label=name)
             content = tables.dumps(figure.build(context))
             earlier = context.reused_seconds
-            write_atomically(self.path(name, "csv"), content.encode())
-        rows = tables.loads(self.path(name, "csv").read_text(encoding="utf-8"))
+        if table_kept:
+            content = self.path(name, "csv").read_text(encoding="utf-8")
+        rows = tables.loads(content)
         words = {"claim": text(figure.claim, rows), "caption": text(figure.caption, rows)}
-        for kind, data in render(figure, rows).items():
-            write_atomically(self.path(name, kind), data)
+        contents = {"csv": content.encode(), **render(figure, rows)}
         spent = time.perf_counter() - start
         seconds = earlier if table_kept else earlier + spent
-        files = {kind: sha256(self.path(name, kind)) for kind in ("csv", *PICTURES)}
+        files = {kind: hashlib.sha256(data).hexdigest() for kind, data in contents.items()}
         self._record(
             name,
+            contents,
             {"table": table, "picture": picture, "files": files, "rows": len(rows), "title": figure.title, **words}
             | {"seconds": round(seconds, 2), "quick": self.quick, "seed": self.seed},
         )

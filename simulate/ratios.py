@@ -2,7 +2,8 @@
 
 With ρ = P̂(x)/P(x) and M = (P + P̂)/2, sampled by halves: TV = E_M tanh(|log ρ|/2), terms in [0, 1];
 KL(P̂‖P) = E_P̂ [log ρ + 1/ρ − 1] where P ≪ P̂ (so that E_P̂ 1/ρ = 1), and KL(P‖P̂) = E_P [ρ − 1 − log ρ]: adding a term of
-known mean makes every term non-negative and the average far less noisy.
+known mean makes every term non-negative and the average far less noisy. Where P is not ≪ P̂ (a target sample that P̂
+cannot emit, or an average of 1/ρ off one by more than four standard errors) the first is plain E_P̂ log ρ.
 
 >>> divergences = ratio_divergences(np.zeros(4), np.zeros(4), 0.95)
 >>> divergences["total_variation"].value
@@ -37,10 +38,14 @@ def ratio_divergences(
         "total_variation", "kl_output_target", "kl_target_output".
     """
     output, target = np.asarray(log_ratio_output, dtype=float), np.asarray(log_ratio_target, dtype=float)
+    inverse = np.exp(-output)
+    error = inverse.std() / math.sqrt(len(inverse)) + 1e-9
+    covered = not np.isneginf(target).any() and abs(float(inverse.mean()) - 1) <= 4 * error
+    terms = output + np.expm1(-output) if covered else output
     distances = [np.tanh(np.abs(r) / 2) for r in (output, target)]
     return {
         "total_variation": mean_interval(distances, confidence, "normal", most=1.0),
-        "kl_output_target": mean_interval([output + np.expm1(-output)], confidence, "normal"),
+        "kl_output_target": mean_interval([terms], confidence, "normal", least=0.0 if covered else -math.inf),
         "kl_target_output": mean_interval([np.expm1(target) - target], confidence, "normal"),
     }
 

@@ -49,7 +49,7 @@ class Chain(Protocol):
 
 
 def _prefixes(prefixes: Any, vocab_size: int) -> np.ndarray[Any, Any]:
-    ids = to_numpy(prefixes) if not isinstance(prefixes, list) else np.asarray(prefixes, dtype=np.int64)
+    ids = _integers(to_numpy(prefixes), "prefixes")
     if ids.ndim != 2:
         raise ValueError(f"prefixes must have shape (n, d), got {ids.shape}")
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
@@ -58,6 +58,12 @@ def _prefixes(prefixes: Any, vocab_size: int) -> np.ndarray[Any, Any]:
             f"prefix {row} has token {ids[row, column]} at place {column}; tokens lie in 0…{vocab_size - 1}"
         )
     return ids.astype(np.int64)
+
+
+def _integers(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    if values.size and values.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers, got dtype {values.dtype}")
+    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +238,11 @@ def conditional_at(chain: Chain, tokens: Any, lengths: Any) -> Array:
     tokens, lengths = np.asarray(tokens), np.asarray(lengths)
     if own is not None:
         return own(tokens, lengths)
+    if tokens.ndim != 2 or lengths.shape != tokens.shape[:1]:
+        raise ValueError(f"expected tokens (n, T) and lengths (n,), got {tokens.shape} and {lengths.shape}")
+    bad = np.flatnonzero((_integers(lengths, "lengths") < 0) | (lengths > tokens.shape[1]))
+    if bad.size:
+        raise ValueError(f"lengths[{bad[0]}] is {lengths[bad[0]]}; it must lie in 0…{tokens.shape[1]}")
     out = np.empty((len(tokens), chain.vocab_size))
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)

@@ -58,6 +58,8 @@ def kl_divergence(p: Any, q: Any) -> Array:
     both = (p > 0) & (q > 0)
     log_ratio = xp.log(xp.where(both, p, one) / xp.where(both, q, one))
     terms = xp.where(both, p * log_ratio - p + q, xp.where(p > 0, xp.inf * one, q * one))
+    # Comparisons with NaN are false: without this a NaN row would count as an ordinary one.
+    terms = xp.where(xp.isnan(p + q), xp.nan * one, terms)
     return _scalar(xp.clip(xp.sum(terms, axis=-1), 0.0, None))
 
 
@@ -85,7 +87,7 @@ def max_ratio(p: Any, q: Any) -> Array:
     xp, p, q = _pair(p, q)
     one = xp.ones_like(p)
     ratio = xp.where(p > 0, xp.where(q > 0, p / xp.where(q > 0, q, one), xp.inf * one), 0 * one)
-    return _scalar(xp.max(ratio, axis=-1))
+    return _scalar(xp.max(xp.where(xp.isnan(p + q), xp.nan * one, ratio), axis=-1))
 
 
 def entropy(p: Any) -> Array:

@@ -53,6 +53,10 @@ def round_starts(survival: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     if bad.any():
         index = first_index(bad)
         raise ValueError(f"survival {index} is {s[index]}; a probability was expected")
+    rising = inside[..., 1:] & (np.diff(s, axis=-1) > 1e-9)
+    if rising.any():
+        index = first_index(rising)
+        raise ValueError(f"survival rises behind {index}: {s[index]} is followed by a larger value")
     padded = np.concatenate([np.ones((*s.shape[:-1], 1)), s, np.zeros((*s.shape[:-1], 1))], axis=-1)
     ends = padded[..., :-1] - padded[..., 1:]
     starts = np.zeros(s.shape[:-1])

@@ -89,6 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = [name for name in options.schedules if name not in MATCHED]
     if unknown:
         p.error(f"unknown schedule {unknown[0]!r}; known: {'; '.join(MATCHED)}")
+    if options.out is not None and options.out.is_dir():
+        p.error(f"--out: {options.out} is a folder; name a file")
     if options.out is not None and not (options.out.parent.is_dir() and os.access(options.out.parent, os.W_OK)):
         p.error(f"--out: the folder {options.out.parent} does not exist or cannot be written to")
     try:

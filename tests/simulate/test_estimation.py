@@ -175,3 +175,15 @@ def test_bad_input_is_named():
     impossible = replace(filters[0], log_likelihood=np.where(np.arange(60) == 7, -np.inf, filters[0].log_likelihood))
     with pytest.raises(ValueError, match="log_likelihood of sequence 7 is -inf"):
         simulate.estimate_from_filters(impossible, filters[1], **rest)
+
+
+def test_divergences_of_a_rule_that_misses_part_of_the_support() -> None:
+    """p = (.5, .3, .2), top-1 acceptance with the vanilla residual emits only token 0: KL(out, target) = log 2."""
+    from simulate.ratios import ratio_divergences
+
+    draws = rng(0).choice(3, 2000, p=[0.5, 0.3, 0.2])
+    log_ratio = np.where(draws == 0, np.log(2.0), -np.inf)
+    found = ratio_divergences(np.full(2000, np.log(2.0)), log_ratio)
+    assert found["kl_output_target"].value == pytest.approx(np.log(2.0))
+    assert found["kl_target_output"].value == np.inf
+    assert ratio_divergences(np.full(50, np.log(2.0)), np.full(50, np.log(2.0)))["kl_output_target"].value > 0.69

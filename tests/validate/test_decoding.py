@@ -180,6 +180,16 @@ def test_seeds_and_batches() -> None:
     np.testing.assert_array_equal(first[:20], decode(pair, verifier, LENGTH, 20, device="cpu", seed=1).tokens)
 
 
+def test_dropping_finished_rows_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves of the guidance cache must follow the rows that stay."""
+    out = []
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(decoding, "COMPACT_BELOW", share)
+        out.append(decode(tiny_pair(), theory.cool_sd(LENGTH, 1.6), LENGTH, 300, device="cpu", guidance=3.0))
+    np.testing.assert_array_equal(out[0].tokens, out[1].tokens)
+    np.testing.assert_array_equal(out[0].calls, out[1].calls)
+
+
 def test_counts_add_up() -> None:
     out = decode(tiny_pair(), theory.cool_sd(LENGTH, 1.6), LENGTH, 500, device="cpu")
     accepted, starts = out.accepted, out.starts
