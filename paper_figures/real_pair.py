@@ -131,7 +131,7 @@ def build(context: Context) -> Rows:
     @cache
     def tools() -> Any:
         import validate
-        from validate.measurement import match_tokens_per_call, predicted_tokens_per_call
+        from validate.prediction import match_tokens_per_call, predicted_tokens_per_call
         from validate.scoring import Scores
 
         pair = validate.load("fashion", device="cpu")
@@ -262,10 +262,12 @@ register(
             "simulate",
             "validate/models",
             "validate/weights",
+            "validate/decoder.py",
             "validate/decoding.py",
             "validate/noise.py",
             "validate/scoring.py",
             "validate/measurement.py",
+            "validate/prediction.py",
             "validate/quality.py",
         ),
         order=60,

@@ -151,6 +151,7 @@ register(
             "simulate/draws.py",
             "validate/models",
             "validate/weights",
+            "validate/decoder.py",
             "validate/decoding.py",
             "validate/noise.py",
             "validate/scoring.py",

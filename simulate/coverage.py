@@ -30,7 +30,7 @@ from simulate.decoding import decode, sample
 from simulate.drafts import make_draft
 from simulate.estimates import QUANTITIES, Estimate
 from simulate.estimation import estimate_from_filters, filter_sequences
-from simulate.intervals import Method
+from simulate.intervals import Method, clopper_pearson
 from simulate.synthetic import dirichlet_iid, dirichlet_tree, random_markov
 from theory.arrays import whole_number
 from theory.chains import all_prefixes
@@ -83,16 +83,6 @@ def exact_values(case: Case) -> dict[str, float]:
         rounds = theory.analyse_round(case.target, case.draft, case.verifier, case.length)
         out["accepted_length"] = rounds.expected_accepted
     return {name: float(out[name]) for name in QUANTITIES if name in out}
-
-
-def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact binomial interval of a probability."""
-    from scipy.special import betaincinv
-
-    risk = (1 - confidence) / 2
-    low = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, risk))
-    high = 1.0 if successes == trials else float(betaincinv(successes + 1, trials - successes, 1 - risk))
-    return low, high
 
 
 def _estimates(

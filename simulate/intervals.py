@@ -214,3 +214,13 @@ def ratio_interval(
         return Interval(first.lower / second.upper, ratio, first.upper / second.lower, confidence)
     linear = ratio + (top - ratio * bottom) / bottom.mean()
     return replace(mean_interval([linear], confidence, method, least=-math.inf, name=name), value=ratio)
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Exact binomial interval of a probability."""
+    from scipy.special import betaincinv
+
+    risk = (1 - confidence) / 2
+    low = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, risk))
+    high = 1.0 if successes == trials else float(betaincinv(successes + 1, trials - successes, 1 - risk))
+    return low, high

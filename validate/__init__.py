@@ -1,8 +1,9 @@
 """Real image models in torch: loading, speculative decoding, prediction beside measurement, quality."""
 
 from validate.decoding import Decoded, decode, decode_one_round
-from validate.measurement import Measurement, Prediction, measure, predict, sample_baseline
+from validate.measurement import Measurement, measure, sample_baseline
 from validate.models import Pair, load, resolve_device
+from validate.prediction import Prediction, predict
 from validate.scoring import Scores, filter_images, score
 
 __all__ = [

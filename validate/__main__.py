@@ -17,8 +17,9 @@ from pathlib import Path
 import theory
 from theory import AnyVerifier, Verifier
 from validate.decoding import Decoded
-from validate.measurement import Baseline, match_tokens_per_call, measure, predicted_tokens_per_call, sample_baseline
+from validate.measurement import Baseline, measure, sample_baseline
 from validate.models import Pair, load, resolve_device
+from validate.prediction import match_tokens_per_call, predicted_tokens_per_call
 from validate.report import CAP_NOTE, as_json, table
 
 MATCHED = ("uniform", "excess, ν = .7", "excess, ν = .2", "linear, floored", "reversed")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from simulate.coverage import clopper_pearson
-from simulate.intervals import Interval, mean_interval
+from simulate.intervals import Interval, clopper_pearson, mean_interval
 from validate.models import Pair
 
 RIDGE = 1e-6

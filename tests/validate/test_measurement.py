@@ -14,15 +14,9 @@ import validate.decoding as decoding
 from tests.validate.networks import TOKENS, table, tiny_pair
 from validate.__main__ import main
 from validate.decoding import decode
-from validate.measurement import (
-    match_tokens_per_call,
-    measure,
-    predict,
-    predicted_tokens_per_call,
-    sample_baseline,
-    two_sample,
-)
+from validate.measurement import measure, sample_baseline, two_sample
 from validate.noise import image_noise
+from validate.prediction import match_tokens_per_call, predict, predicted_tokens_per_call
 from validate.quality import frechet_distance
 from validate.report import as_json, quantities
 from validate.report import table as report_table
