@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from simulate.intervals import Interval, mean_interval
-from theory import AnyVerifier, RoundPaths, match, round_along_paths, survival_along_paths
+from theory import AnyVerifier, RoundPaths, match, round_along_paths, round_starts, survival_along_paths
 from validate.scoring import Scores, filter_images
 
 JACKKNIFE_GROUPS = 20
