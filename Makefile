@@ -8,7 +8,7 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 ARGS ?=
 
-.PHONY: figures quick test bench lint format clean
+.PHONY: figures quick test bench lint format docs clean
 .DEFAULT_GOAL := figures
 
 figures: $(READY)
@@ -32,6 +32,9 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(READY)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/build
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "relaxsd needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
@@ -39,4 +42,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) figures .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) figures docs/build docs/reference .mypy_cache .ruff_cache .pytest_cache .hypothesis
