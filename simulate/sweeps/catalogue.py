@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -57,7 +56,7 @@ def known(name: str, names: Iterable[str], what: str) -> None:
     names = list(dict.fromkeys(names))
     if name not in names:
         near = difflib.get_close_matches(str(name), names, 1, 0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(f"unknown {what} {name!r}{hint} Known: {', '.join(names)}")
 
 
@@ -73,7 +72,12 @@ def find(catalogue: str, name: str, residual: str | None, length: int, embedding
     length : int
         L.
     embedding : array, shape (V, D), or None
-        Codebook rows; None where tokens have none, or where only the names are of interest.
+        Codebook rows; None where tokens have none.
+
+    Returns
+    -------
+    Family
+        Its `low` and `high` are for searches, no limits of what can be built.
 
     Raises
     ------
@@ -84,7 +88,7 @@ def find(catalogue: str, name: str, residual: str | None, length: int, embedding
     """
     if catalogue != "rule":
         found = schedule_families(length) if catalogue == "schedule" else block_families(length)
-        known(name, found, f"{catalogue}")
+        known(name, found, catalogue)
         own = "optimal" if catalogue == "schedule" else "block"
         if residual not in (None, own):
             raise ValueError(f"{catalogue} {name!r} has the residual {own!r}, got {residual!r}")
@@ -93,10 +97,10 @@ def find(catalogue: str, name: str, residual: str | None, length: int, embedding
         if residual not in (None, "published"):
             raise ValueError(f"rule {name!r} has its published residual only, got {residual!r}")
         rule = WITHOUT_STRENGTH[name]
-        return Family(name, "published", lambda strength: theory.published_verifier(rule()), math.nan, math.nan)
+        return Family(name, "published", lambda strength: theory.published_verifier(rule()), 0.0, 0.0)
     rows = np.arange(SMALLEST_CODEBOOK, dtype=float)[:, None] if embedding is None else embedding
     families = theory.rule_families(rows, length)
-    known(name, [*WITHOUT_STRENGTH, *(f.rule for f in families)], f"rule for rounds of {length} tokens")
+    known(name, [*WITHOUT_STRENGTH, *(f.rule for f in families)], "rule")
     ours = {f.residual: f for f in families if f.rule == name}
     if residual is None:
         published = [r for r in ours if r not in ("optimal", "kl")]
@@ -110,15 +114,5 @@ def find(catalogue: str, name: str, residual: str | None, length: int, embedding
         def refuse(strength: float) -> Any:
             raise NoEmbeddingError(f"rule {name!r} pools tokens by their embedding; only embedding_chain has one")
 
-        return Family(name, residual, refuse, family.low, math.inf)
-    # Without codebook rows the number of tokens, which bounds top-k, is not known here.
-    return family if embedding is not None else Family(name, residual, family.build, family.low, math.inf)
-
-
-def build(family: Family, strength: float | None) -> theory.AnyVerifier:
-    """The verifier of that strength; ValueError outside the family's range."""
-    if strength is None:
-        return family.build(math.nan)
-    if not family.low <= strength <= family.high:
-        raise ValueError(f"strength {strength} of {family.rule!r} lies outside [{family.low}, {family.high}]")
-    return family.build(strength)
+        return Family(name, residual, refuse, family.low, family.high)
+    return family

@@ -167,7 +167,7 @@ def compute(settings: dict[str, Any], own: Callable[[Any, int], Any] | None = No
             verifier = own(v["strength"], length)
         else:
             family = catalogue.find(v["catalogue"], v["name"], v["residual"], length, pair.embedding)
-            verifier = catalogue.build(family, v["strength"])
+            verifier = family.build(v["strength"])
         return {**record, "rows": list(RUN[settings["analysis"]](pair, verifier, settings))}
     except (InfeasibleError, catalogue.NoEmbeddingError) as error:
         return {**record, "rows": [], "status": "infeasible", "message": str(error)}

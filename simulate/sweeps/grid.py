@@ -172,19 +172,32 @@ def _verifier(table: Mapping[str, Any], where: str, lengths: Sequence[int]) -> I
         settings = {"catalogue": kind, "name": texts["name"], "residual": None, "definition": identity}
     else:
         name = _text(table[kind], f"{where}.{kind}")
-        for length in lengths:
-            try:
-                family = catalogue.find(kind, name, texts.get("residual"), length, None)
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
         if (name in catalogue.WITHOUT_STRENGTH and kind == "rule") != (strengths == (None,)):
             raise ValueError(f"{where}: {kind} {name!r} {'takes no' if 'strength' in table else 'needs a'} strength")
-        for i, strength in enumerate(strengths):
-            if strength is not None and strength < family.low:
-                raise ValueError(f"{where}.strength[{i}] is {strength}; {name!r} needs at least {family.low}")
+        family = _checked_family(kind, name, texts.get("residual"), where, lengths, strengths)
         settings = {"catalogue": kind, "name": name, "residual": family.residual}
     for strength in strengths:
         yield {**settings, "strength": strength}, table.get("own")
+
+
+def _checked_family(
+    kind: str, name: str, residual: str | None, where: str, lengths: Sequence[int], strengths: Sequence[float | None]
+) -> Any:
+    """The family, after it was built once at every length and strength so far as that needs no chain."""
+    for length in lengths:
+        place = f"{where}, at length {length}"
+        try:
+            family = catalogue.find(kind, name, residual, length, None)
+            for i, strength in enumerate(strengths):
+                place = f"{where}.strength[{i}]"
+                if kind != "rule" and not 0 <= strength:  # type: ignore[operator]
+                    raise ValueError(f"strength must be >= 0, got {strength}")
+                family.build(strength)  # type: ignore[arg-type]
+        except catalogue.NoEmbeddingError:
+            pass
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
+    return family
 
 
 @dataclass(frozen=True, eq=False)
