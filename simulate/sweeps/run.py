@@ -15,6 +15,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -85,9 +86,11 @@ class _OrphanedError(BaseException):
     """The run that sent this cell is no longer there."""
 
 
-def _quiet() -> None:
+def _prepare_worker() -> None:
     # Ctrl-C reaches every process of the terminal; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # tqdm's own lock is shared between processes, for which every worker would start one more process.
+    tqdm.set_lock(threading.RLock())
 
 
 def _compute_and_write(folder: Path, parent: int, cell: Cell) -> tuple[str, str | None]:
@@ -108,7 +111,7 @@ def _processes(folder: Folder, workers: int) -> Iterator[tuple[Submit, int]]:
         from joblib.externals.loky import ProcessPoolExecutor
     except ImportError as error:
         raise ImportError("a sweep runs its workers with joblib; pip install 'relaxsd[sweep]'") from error
-    pool = ProcessPoolExecutor(workers, timeout=IDLE_SECONDS, initializer=_quiet, env=ONE_THREAD)
+    pool = ProcessPoolExecutor(workers, timeout=IDLE_SECONDS, initializer=_prepare_worker, env=ONE_THREAD)
     try:
         yield lambda cell: pool.submit(_compute_and_write, folder.path, os.getpid(), cell), 2 * workers
     except BaseException:
@@ -125,7 +128,8 @@ def _cluster(folder: Folder, address: str) -> Iterator[tuple[Submit, int]]:
     except ImportError as error:
         raise ImportError("a sweep on a cluster needs dask.distributed; pip install 'relaxsd[dask]'") from error
     try:
-        client: Any = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        connect: Any = distributed.Client
+        client = connect(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise SweepError(f"no Dask scheduler answers at {address}: {error}") from error
     with client, client.get_executor(pure=False) as executor:

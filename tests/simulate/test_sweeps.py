@@ -16,7 +16,7 @@ import pytest
 
 import simulate
 from simulate import __main__ as command
-from simulate.sweeps import SweepBusyError, SweepError, store
+from simulate.sweeps import SweepBusyError, SweepError, run, store
 from simulate.sweeps.store import Folder
 from tests.simulate import sweep_rules
 
@@ -97,7 +97,7 @@ def test_killed_at_any_moment(finished: Folder, starts: Any, tmp_path: Path, mon
     repeatable = starts() - Counter({float(strength): 1 for strength in starts()})
     assert not repeatable  # no cell has been started twice so far: survivors finished theirs
     assert 7 <= len(kept) < sweep_rules.CELLS
-    done = simulate.sweep(sweep_rules.grid(), folder.path, workers=2)
+    done = simulate.sweep(sweep_rules.grid(), folder.path, workers=1)
     assert (done.computed, done.reused) == (sweep_rules.CELLS - len(kept), len(kept))
     assert kept.items() <= files(folder).items()
     assert len(starts()) == sweep_rules.CELLS
@@ -309,12 +309,16 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_missing_package(
     missing: str, extra: str, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message names the extra to install; importing the package needs none of them."""
+    """The message names the extra to install."""
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf"pip install 'relaxsd\[{extra}\]'"):
         simulate.sweep(sweep_rules.grid(1), tmp_path, **how)
+
+
+def test_imports_are_lazy() -> None:
+    """Importing the package and its command needs no extra, and not their time."""
     names = "joblib", "pyarrow", "distributed", "dask"
-    code = f"import sys, simulate.sweeps.command; sys.exit(any(name in sys.modules for name in {names}))"
+    code = f"import sys, simulate.__main__; sys.exit(any(name in sys.modules for name in {names}))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
@@ -323,3 +327,17 @@ def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulate.sweeps.run.CONNECT_SECONDS", 0.2)
     with pytest.raises(SweepError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         simulate.sweep(sweep_rules.grid(1), tmp_path, scheduler="tcp://127.0.0.1:9")
+
+
+def test_cluster_with_other_sources(finished: Folder, tmp_path: Path) -> None:
+    """A worker that runs other code is found out before its cell is written."""
+    cell = sweep_rules.grid().cells()[0]
+    record = finished.read_cell(cell.key)
+    assert record is not None
+    folder = Folder(tmp_path)
+    folder.cells.mkdir()
+    with pytest.raises(SweepError, match="a worker of the cluster runs other sources"):
+        run._finish(folder, cell, {**record, "code": "other"})
+    assert not files(folder)
+    run._finish(folder, cell, record)
+    assert folder.read_cell(cell.key) == record
