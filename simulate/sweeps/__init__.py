@@ -1,6 +1,7 @@
 """Sweeps: many settings, one tidy table, resumable.
 
 * `grid`       what a sweep computes: axes and cells
+* `axes`       its values, checked
 * `catalogue`  verifiers by name
 * `identity`   when an old result may be used
 * `cells`      one cell computed

@@ -145,6 +145,18 @@ RUN: dict[str, Callable[[Pair, theory.AnyVerifier, dict[str, Any]], Iterator[dic
 }
 
 
+def failure(settings: dict[str, Any], error: Exception) -> dict[str, Any]:
+    """The result of a cell that ended in an exception; as that of `compute`."""
+    return {
+        "settings": settings,
+        "code": code_fingerprint(),
+        "status": "failed",
+        "message": plain(f"{type(error).__name__}: {error}"),
+        "traceback": "".join(traceback.format_exception(error)),
+        "rows": [],
+    }
+
+
 def compute(settings: dict[str, Any], own: Callable[[Any, int], Any] | None = None) -> dict[str, Any]:
     """Compute one cell; an exception becomes its result.
 
@@ -173,5 +185,4 @@ def compute(settings: dict[str, Any], own: Callable[[Any, int], Any] | None = No
         return {**record, "rows": [], "status": "infeasible", "message": str(error)}
     except Exception as error:
         # Whatever a user's rule raises must not end a night's sweep.
-        message = plain(f"{type(error).__name__}: {error}")
-        return {**record, "rows": [], "status": "failed", "message": message, "traceback": traceback.format_exc()}
+        return failure(settings, error)

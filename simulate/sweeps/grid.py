@@ -28,8 +28,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import json
-import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -37,10 +35,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simulate import synthetic
 from simulate.sweeps import catalogue
+from simulate.sweeps.axes import axis, distinct, real, share, tables, text, whole
 from simulate.sweeps.identity import code_fingerprint, definition, digest
 
 FORMAT = 1
@@ -63,68 +60,6 @@ def chain_parameters(kind: str) -> dict[str, inspect.Parameter]:
     return {k: p for k, p in inspect.signature(CHAINS[kind]).parameters.items() if k not in GIVEN}
 
 
-def _real(value: Any, where: str) -> float:
-    if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
-        raise ValueError(f"{where} must be a finite number, got {value!r}")
-    return float(value)
-
-
-def _whole(least: int) -> Callable[[Any, str], int]:
-    def check(value: Any, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise ValueError(f"{where} must be a whole number >= {least}, got {value!r}")
-        return int(value)
-
-    return check
-
-
-def _share(value: Any, where: str) -> float:
-    number = _real(value, where)
-    if not 0 <= number <= 1:
-        raise ValueError(f"{where} must lie in [0, 1], got {value!r}")
-    return number
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where} must be a string, got {value!r}")
-    return value
-
-
-def _axis(values: Any, where: str, check: Callable[[Any, str], Any]) -> tuple[Any, ...]:
-    """The checked values of an axis; one value is an axis of one."""
-    if isinstance(values, (str, Mapping)) or not isinstance(values, (Sequence, np.ndarray)):
-        return (check(values, where),)
-    if len(values) == 0:
-        raise ValueError(f"{where} is empty; give at least one value")
-    found: list[Any] = []
-    for i, value in enumerate(values):
-        checked = check(value, f"{where}[{i}]")
-        if checked in found:
-            raise ValueError(f"{where}[{i}] repeats {where}[{found.index(checked)}]: {checked!r}")
-        found.append(checked)
-    return tuple(found)
-
-
-def _tables(values: Any, where: str) -> list[Mapping[str, Any]]:
-    tables = [values] if isinstance(values, Mapping) else values
-    if not isinstance(tables, (list, tuple)) or not all(isinstance(table, Mapping) for table in tables):
-        raise ValueError(f"{where} must be a list of tables, got {values!r}")
-    if not tables:
-        raise ValueError(f"{where} is empty; give at least one table")
-    return list(tables)
-
-
-def _distinct(groups: list[list[Any]], where: str) -> list[Any]:
-    seen: dict[str, int] = {}
-    for i, group in enumerate(groups):
-        for item in group:
-            other = seen.setdefault(json.dumps(item, sort_keys=True), i)
-            if other != i:
-                raise ValueError(f"{where}[{i}] repeats a setting of {where}[{other}]: {item}")
-    return [item for group in groups for item in group]
-
-
 def _chain(table: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     if "kind" not in table:
         raise ValueError(f"{where} needs a kind: {', '.join(CHAINS)}")
@@ -142,8 +77,8 @@ def _chain(table: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
                 raise ValueError(f"{where} needs {name}, which {table['kind']} has no default for")
             axes[name] = (parameter.default,)
         else:
-            whole = parameter.annotation in ("int", "int | None")
-            axes[name] = _axis(table[name], f"{where}.{name}", _whole(1) if whole else _real)
+            integral = parameter.annotation in ("int", "int | None")
+            axes[name] = axis(table[name], f"{where}.{name}", whole(1) if integral else real)
     return [{"kind": table["kind"], **dict(zip(axes, v, strict=True))} for v in itertools.product(*axes.values())]
 
 
@@ -162,8 +97,8 @@ def _verifier(table: Mapping[str, Any], where: str, lengths: Sequence[int]) -> I
             catalogue.known(key, [kind, *allowed], "key")
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    strengths = _axis(table["strength"], f"{where}.strength", _real) if "strength" in table else (None,)
-    texts = {key: _text(table[key], f"{where}.{key}") for key in ("residual", "name", "version") if key in table}
+    strengths = axis(table["strength"], f"{where}.strength", real) if "strength" in table else (None,)
+    texts = {key: text(table[key], f"{where}.{key}") for key in ("residual", "name", "version") if key in table}
     settings: dict[str, Any]
     if kind == "own":
         if not callable(table["own"]) or not texts.get("name"):
@@ -171,7 +106,7 @@ def _verifier(table: Mapping[str, Any], where: str, lengths: Sequence[int]) -> I
         identity = definition(table["own"], texts.get("version", ""))
         settings = {"catalogue": kind, "name": texts["name"], "residual": None, "definition": identity}
     else:
-        name = _text(table[kind], f"{where}.{kind}")
+        name = text(table[kind], f"{where}.{kind}")
         if (name in catalogue.WITHOUT_STRENGTH and kind == "rule") != (strengths == (None,)):
             raise ValueError(f"{where}: {kind} {name!r} {'takes no' if 'strength' in table else 'needs a'} strength")
         family = _checked_family(kind, name, texts.get("residual"), where, lengths, strengths)
@@ -278,7 +213,7 @@ class Grid:
         def set_(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
-        set_("analyses", _axis(self.analyses, "analyses", _text))
+        set_("analyses", axis(self.analyses, "analyses", text))
         for i, name in enumerate(self.analyses):
             try:
                 catalogue.known(name, ANALYSES, "analysis")
@@ -289,19 +224,21 @@ class Grid:
             users = " and ".join(repr(name) for name, keys in ANALYSES.items() if key in keys)
             if (getattr(self, key) is None) == (key in needed):
                 raise ValueError(f"{key} {'is missing' if key in needed else 'is given'}, but {users} alone use(s) it")
-        set_("draft_tv", _axis(self.draft_tv, "draft_tv", _share))
-        set_("length", _axis(self.length, "length", _whole(1)))
-        set_("seeds", _axis(self.seeds, "seeds", _whole(0)))
-        set_("tokens", (None,) if self.tokens is None else _axis(self.tokens, "tokens", _whole(1)))
-        set_("samples", None if self.samples is None else _whole(4)(self.samples, "samples"))
-        set_("confidence", _share(self.confidence, "confidence"))
+        set_("draft_tv", axis(self.draft_tv, "draft_tv", share))
+        set_("length", axis(self.length, "length", whole(1)))
+        set_("seeds", axis(self.seeds, "seeds", whole(0)))
+        set_("tokens", (None,) if self.tokens is None else axis(self.tokens, "tokens", whole(1)))
+        set_("samples", None if self.samples is None else whole(4)(self.samples, "samples"))
+        set_("confidence", share(self.confidence, "confidence"))
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, got {self.confidence}")
-        tables = _tables(self.chains, "chains")
-        set_("chains", tuple(_distinct([_chain(t, f"chains[{i}]") for i, t in enumerate(tables)], "chains")))
-        tables = _tables(self.verifiers, "verifiers")
-        built = [list(_verifier(t, f"verifiers[{i}]", self.length)) for i, t in enumerate(tables)]
-        _distinct([[settings for settings, _ in group] for group in built], "verifiers")
+        chains = [_chain(t, f"chains[{i}]") for i, t in enumerate(tables(self.chains, "chains"))]
+        set_("chains", tuple(distinct(chains, "chains")))
+        built = [
+            list(_verifier(t, f"verifiers[{i}]", self.length))
+            for i, t in enumerate(tables(self.verifiers, "verifiers"))
+        ]
+        distinct([[settings for settings, _ in group] for group in built], "verifiers")
         set_("verifiers", tuple(pair for group in built for pair in group))
 
     @classmethod

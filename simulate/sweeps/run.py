@@ -25,7 +25,7 @@ from typing import Any
 from tqdm import tqdm
 
 from simulate.sweeps import table
-from simulate.sweeps.cells import compute
+from simulate.sweeps.cells import compute, failure
 from simulate.sweeps.grid import Cell, Grid
 from simulate.sweeps.identity import code_fingerprint
 from simulate.sweeps.store import DamagedCellError, Folder, SweepError, write_atomically
@@ -137,7 +137,7 @@ def _cluster(folder: Folder, address: str) -> Iterator[tuple[Submit, int]]:
 
 
 def _finish(folder: Folder, cell: Cell, result: Any) -> None:
-    """Write a cell that came back from a cluster."""
+    """Write a cell that came back as a record; local workers write theirs and send back its status."""
     if isinstance(result, dict):
         if result["code"] != code_fingerprint():
             raise SweepError(
@@ -145,6 +145,16 @@ def _finish(folder: Folder, cell: Cell, result: Any) -> None:
                 "install the same everywhere"
             )
         folder.write_cell(cell.key, result)
+
+
+def _result(cell: Cell, future: concurrent.futures.Future[Any]) -> Any:
+    try:
+        return future.result()
+    except (SweepError, concurrent.futures.BrokenExecutor, concurrent.futures.CancelledError):
+        raise
+    except Exception as error:
+        # It never reached a worker (it cannot be pickled or imported there), or it killed one worker after the other.
+        return failure(cell.settings, error)
 
 
 def _run(folder: Folder, cells: list[Cell], submit: Submit, ahead: int, bar: Any) -> None:
@@ -157,7 +167,8 @@ def _run(folder: Folder, cells: list[Cell], submit: Submit, ahead: int, bar: Any
             if not running:
                 return
             for future in concurrent.futures.wait(running, return_when="FIRST_COMPLETED").done:
-                _finish(folder, running.pop(future), future.result())
+                cell = running.pop(future)
+                _finish(folder, cell, _result(cell, future))
                 bar.update()
     except (concurrent.futures.BrokenExecutor, concurrent.futures.CancelledError) as error:
         raise SweepError(

@@ -9,10 +9,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tqdm import tqdm
 
 import simulate
 from simulate import __main__ as command
@@ -341,3 +343,20 @@ def test_cluster_with_other_sources(finished: Folder, tmp_path: Path) -> None:
     assert not files(folder)
     run._finish(folder, cell, record)
     assert folder.read_cell(cell.key) == record
+
+
+def test_cell_that_reaches_no_worker(tmp_path: Path) -> None:
+    """What cannot be sent, or kills every worker of a cluster, is a failed cell and no end."""
+    folder, cells = Folder(tmp_path), sweep_rules.grid(2).cells()
+    folder.cells.mkdir()
+
+    def submit(cell: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(ModuleNotFoundError("no module"))
+        return future
+
+    run._run(folder, cells, submit, 1, tqdm(disable=True))
+    for cell in cells:
+        record = folder.read_cell(cell.key)
+        assert record is not None
+        assert (record["status"], record["message"]) == ("failed", "ModuleNotFoundError: no module")
