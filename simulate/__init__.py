@@ -7,6 +7,7 @@ from simulate.draws import Streams, categorical, streams
 from simulate.estimates import Estimate, Predictive, Roc
 from simulate.estimation import estimate, estimate_from_filters, filter_sequences, teacher_forced
 from simulate.intervals import Interval
+from simulate.sweeps import Grid, Sweep, sweep
 from simulate.synthetic import (
     EmbeddingChain,
     GridChain,
@@ -22,11 +23,13 @@ __all__ = [
     "DecodedRound",
     "EmbeddingChain",
     "Estimate",
+    "Grid",
     "GridChain",
     "Interval",
     "Predictive",
     "Roc",
     "Streams",
+    "Sweep",
     "categorical",
     "coverage_table",
     "decode",
@@ -42,5 +45,6 @@ __all__ = [
     "random_markov",
     "sample",
     "streams",
+    "sweep",
     "teacher_forced",
 ]

@@ -1,4 +1,4 @@
-"""Commands of the simulator: ``python -m simulate coverage`` measures how often its intervals cover."""
+"""Commands: ``python -m simulate coverage`` measures how often its intervals cover, ``sweep`` runs a grid."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from simulate.coverage import coverage_table, format_table
+from simulate.sweeps import command
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -20,6 +21,7 @@ def _parser() -> argparse.ArgumentParser:
     coverage.add_argument("--confidence", type=float, default=0.95, metavar="C", help="nominal confidence (0.95)")
     coverage.add_argument("--seed", type=int, default=0, metavar="S", help="seed (0)")
     coverage.add_argument("--quiet", action="store_true", help="no progress bar")
+    command.add_parser(commands)
     return parser
 
 
@@ -27,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 on success, 2 for arguments it does not know or cannot use."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.command == "sweep":
+        return command.main(options)
     try:
         table = coverage_table(
             options.repetitions, options.seed, options.samples, options.confidence, progress=not options.quiet

@@ -31,6 +31,17 @@ def test_example(index: int) -> None:
         assert re.fullmatch(r"[\d.]+ \[[\d., ]+\] [\d.]+ \[[\d., ]+\]", printed.getvalue().strip())
 
 
+def test_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from simulate.__main__ import main
+
+    (text,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    cells, table = re.findall(r"# (\d+) cells into night/(\S+)", TEXT)[0]
+    (tmp_path / "night.toml").write_text(text, encoding="utf-8")
+    assert main(["sweep", str(tmp_path / "night.toml"), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert said == f"{tmp_path / 'night' / table}: {cells} cells computed, 0 taken from earlier runs\n"
+
+
 def test_commands_are_the_makefile_s() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"make ([a-z]+)\b", TEXT)) - {"made"}
