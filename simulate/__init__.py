@@ -1,7 +1,7 @@
 """Simulation of relaxed speculative decoding: synthetic chains, block decoding, estimates with intervals."""
 
 from simulate.coverage import coverage_table
-from simulate.decoding import Decoded, DecodedRound, decode, decode_round, sample
+from simulate.decoding import CompiledRound, Decoded, DecodedRound, compile_round, decode, decode_round, sample
 from simulate.drafts import make_draft
 from simulate.draws import Streams, categorical, streams
 from simulate.estimates import Estimate, Predictive, Roc
@@ -18,6 +18,7 @@ from simulate.synthetic import (
 )
 
 __all__ = [
+    "CompiledRound",
     "Decoded",
     "DecodedRound",
     "EmbeddingChain",
@@ -28,6 +29,7 @@ __all__ = [
     "Roc",
     "Streams",
     "categorical",
+    "compile_round",
     "coverage_table",
     "decode",
     "decode_round",

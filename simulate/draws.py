@@ -46,30 +46,40 @@ def categorical(probs: Any, uniforms: Any) -> Array:
     if not is_array_api_obj(probs):
         probs = np.asarray(probs, dtype=np.float64)
     xp = array_namespace(probs)
-    masses = xp.astype(probs, xp.float64)
+    masses = xp.astype(probs, xp.float64, copy=False)
     if masses.ndim < 1 or masses.shape[-1] < 1:
         raise ValueError(f"probs must have shape (..., V) with V >= 1, got {tuple(masses.shape)}")
-    u = xp.astype(xp.asarray(uniforms, device=device(masses)), xp.float64)
+    u = xp.astype(xp.asarray(uniforms, device=device(masses)), xp.float64, copy=False)
     if tuple(u.shape) != tuple(masses.shape[:-1]):
         raise ValueError(
             f"uniforms must have shape {tuple(masses.shape[:-1])}, one for each row of probs, got {tuple(u.shape)}"
         )
     if math.prod(u.shape) == 0:
         return xp.zeros(tuple(u.shape), dtype=xp.int64, device=device(masses))
-    bad = ~(xp.isfinite(masses) & (masses >= 0))
-    if bool(xp.any(bad)):
-        index = first_index(bad)
-        raise ValueError(f"probs: row {index[:-1]} has mass {float(masses[index])!r} at token {index[-1]}")
+    sums = xp.cumulative_sum(masses, axis=-1)
+    total = sums[..., -1]
+    if not bool(xp.all(xp.isfinite(total)) & (xp.min(masses) >= 0)):
+        bad = ~(xp.isfinite(masses) & (masses >= 0))
+        if bool(xp.any(bad)):
+            index = first_index(bad)
+            raise ValueError(f"probs: row {index[:-1]} has mass {float(masses[index])!r} at token {index[-1]}")
     outside = ~((u >= 0) & (u < 1))
     if bool(xp.any(outside)):
         index = first_index(outside)
         raise ValueError(f"uniforms: entry {index} is {float(u[index])!r}; it must lie in [0, 1)")
-    sums = xp.cumulative_sum(masses, axis=-1)
-    total = sums[..., -1]
     if bool(xp.any(total == 0)):
         raise ValueError(f"probs: row {first_index(total == 0)} is zero everywhere; there is nothing to draw")
+    past = sums > (u * total)[..., None]
+    if isinstance(masses, np.ndarray):
+        # NumPy adds in order: the sums never fall, so the first one past u ends a token of positive mass, and the
+        # last one is past u unless none is.
+        token = np.asarray(past.argmax(axis=-1))
+        none = ~past[..., -1]
+        if none.any():
+            token[none] = masses.shape[-1] - 1 - (masses[none] > 0)[:, ::-1].argmax(axis=-1)
+        return token
     charged = masses > 0
-    past = xp.astype(charged & (sums > (u * total)[..., None]), xp.int8)
+    past = xp.astype(charged & past, xp.int8)
     token = xp.argmax(past, axis=-1)
     last = masses.shape[-1] - 1 - xp.argmax(xp.astype(xp.flip(charged, axis=-1), xp.int8), axis=-1)
     return xp.astype(xp.where(xp.max(past, axis=-1) > 0, token, last), xp.int64)

@@ -33,7 +33,7 @@ def g_test(tokens, law):
     counts, expected = counts[keep], expected[keep]
     seen = counts > 0
     g = 2 * np.sum(counts[seen] * np.log(counts[seen] / expected[seen]))
-    return float(chdtrc(len(counts) - 1, max(g, 0.0)))
+    return float(chdtrc(len(counts) - 1, max(g, 0.0))) if len(counts) > 1 else 1.0
 
 
 NEIGHBOURS = theory.nearest_neighbours([[0.0], [1.0], [3.0]], 2)
