@@ -16,6 +16,7 @@ from simulate.synthetic import (
     potts_grid,
     random_markov,
 )
+from simulate.verification import Verified, sampler, verify
 
 __all__ = [
     "CompiledRound",
@@ -28,6 +29,7 @@ __all__ = [
     "Predictive",
     "Roc",
     "Streams",
+    "Verified",
     "categorical",
     "compile_round",
     "coverage_table",
@@ -43,6 +45,8 @@ __all__ = [
     "potts_grid",
     "random_markov",
     "sample",
+    "sampler",
     "streams",
     "teacher_forced",
+    "verify",
 ]

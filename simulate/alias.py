@@ -58,7 +58,9 @@ def alias_records(masses: Any, codes: Any, bits: int) -> np.ndarray[Any, Any]:
     bad = ~(np.isfinite(p) & (p >= 0))
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        raise ValueError(f"masses: row {row} has {float(p[row, column])!r} at outcome {column}; they must be finite and >= 0")
+        raise ValueError(
+            f"masses: row {row} has {float(p[row, column])!r} at outcome {column}; they must be finite and >= 0"
+        )
     if (total == 0).any():
         raise ValueError(f"masses: row {int(np.argmin(total))} is zero everywhere; there is nothing to draw")
     rows, size = len(p), 2**bits
