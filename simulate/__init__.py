@@ -7,6 +7,7 @@ from simulate.draws import Streams, categorical, streams
 from simulate.estimates import Estimate, Predictive, Roc
 from simulate.estimation import estimate, estimate_from_filters, filter_sequences, teacher_forced
 from simulate.intervals import Interval
+from simulate.jacobi import decode_jacobi
 from simulate.synthetic import (
     EmbeddingChain,
     GridChain,
@@ -16,6 +17,7 @@ from simulate.synthetic import (
     potts_grid,
     random_markov,
 )
+from simulate.tree_decoding import decode_tree, decode_tree_round
 from simulate.verification import Verified, sampler, verify
 
 __all__ = [
@@ -34,7 +36,10 @@ __all__ = [
     "compile_round",
     "coverage_table",
     "decode",
+    "decode_jacobi",
     "decode_round",
+    "decode_tree",
+    "decode_tree_round",
     "dirichlet_iid",
     "dirichlet_tree",
     "embedding_chain",
