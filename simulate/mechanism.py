@@ -20,6 +20,7 @@ import numpy as np
 
 import theory
 from simulate.draws import Streams, categorical
+from simulate.verification import block_tests
 from theory.arrays import to_numpy
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -121,7 +122,7 @@ def _play_rows(
     if verifier.stateful and width:
         columns = np.minimum(lengths[:, None] + np.arange(width), end - 1)
         drafted = np.take_along_axis(tokens, columns, axis=1)
-        found = theory.block_tests(verifier, drafted, p.swapaxes(0, 1), q.swapaxes(0, 1), block)
+        found = block_tests(verifier, drafted, p.swapaxes(0, 1), q.swapaxes(0, 1), block)
         accepted = theory.last_success(found.success, u.acceptance[:, :width])
         weights = found.weights
     rows = np.flatnonzero(accepted < block)

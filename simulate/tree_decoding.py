@@ -1,10 +1,10 @@
 """Decoding with static draft trees, many rows at once.
 
 A row that has reached a node with the accepted prefix c draws that node's children from q(·|c) and tries them in order
-(`theory.trees`): with p^(1) = p, sibling j, of law q^(j), is accepted while u_j < f^(j)(x), else p^(j+1) is the residual
-of (p^(j), q^(j), f^(j)). The accepted child is the next node; when all children are refused one token is drawn from the
-last residual, a leaf draws from p. Children of nodes that are not reached cannot matter and are not drawn. Loops run
-over depths and siblings, never over rows.
+(`theory.trees`): with p^(1) = p, sibling j, of law q^(j), is accepted while u_j < f^(j)(x), else p^(j+1) is the
+residual of (p^(j), q^(j), f^(j)). The accepted child is the next node; when all children are refused one token is drawn
+from the last residual, a leaf draws from p. Children of nodes that are not reached cannot matter and are not drawn.
+Loops run over depths and siblings, never over rows.
 
 >>> p, q = theory.IIDChain([1/2, 1/3, 1/6]), theory.IIDChain([1/6, 1/3, 1/2])
 >>> run = decode_tree_round(p, q, theory.Verifier(theory.Lossless()), [[], []], 10_000, np.random.default_rng(0))

@@ -26,6 +26,7 @@ import theory
 from simulate.draws import Streams, categorical, streams
 from theory.arrays import as_floats, same_vocabulary, to_numpy
 from theory.residuals import EMPTY_RESIDUAL
+from theory.rules import accept_up_to
 from theory.verifiers import acceptance_of, residual_after
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -103,7 +104,7 @@ def verify(
         accepted = _accepted(ids, p, q, verifier, u, step)
     else:
         for rows in _slices(count, step):
-            tests = theory.block_tests(verifier, ids[rows], p[rows, :length], q[rows])
+            tests = block_tests(verifier, ids[rows], p[rows, :length], q[rows])
             accepted[rows], weights[rows] = theory.last_success(tests.success, u[rows]), tests.weights
     for rows in _slices(count, step):
         place, at = accepted[rows], np.arange(count)[rows]
@@ -117,6 +118,36 @@ def verify(
                 law = _residual(verifier, law, q[row, i], ids[row, i], i, weight)
             tokens[row, i] = categorical(law, uniforms[row])
     return Verified(tokens, accepted)
+
+
+def block_tests(
+    verifier: theory.AnyVerifier, ids: Integers, p: Floats, q: Floats, lengths: Integers | None = None
+) -> theory.BlockTests:
+    """`theory.block_tests`, without whole steps where the weight is never capped.
+
+    With ω ≤ 1 block verification needs s'(x) of the drafted token and M = s − Σ min(q, ω s p) alone: no residual at
+    places where the block does not end. Oracle: `theory.block_tests`.
+    """
+    if not isinstance(verifier, theory.CappedBlock) or not verifier.lossless or ids.shape[1] == 0:
+        return theory.block_tests(verifier, ids, p, q, lengths)
+    count, length = ids.shape
+    omega = np.broadcast_to(verifier.omega, (length,)) if verifier.constant else verifier.omega
+    if length > len(omega):
+        return theory.block_tests(verifier, ids, p, q, lengths)
+    drafted = np.full(count, length) if lengths is None else lengths
+    weights, success = np.ones((count, length + 1)), np.zeros((count, length + 1))
+    rows = np.arange(count)
+    for i in range(length):
+        s = omega[i] * weights[:, i]
+        kept = s[:, None] * p[:, i]
+        p_x, q_x = kept[rows, ids[:, i]], q[rows, i, ids[:, i]]
+        weights[:, i + 1] = accept_up_to(p_x, q_x)
+        ended = np.maximum(weights[:, i] - np.minimum(kept, q[:, i], out=kept).sum(axis=1), 0.0)
+        refused = ended + 1 - weights[:, i]
+        success[:, i] = np.divide(ended, refused, out=np.ones(count), where=refused > 0)
+    index = np.arange(length + 1)
+    success = np.where(index < drafted[:, None], success, np.where(index == drafted[:, None], weights, 0.0))
+    return theory.BlockTests(weights, success)
 
 
 def sampler(verifier: theory.AnyVerifier) -> Callable[[Any, np.random.Generator], Verified]:
