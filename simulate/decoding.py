@@ -36,9 +36,9 @@ from theory.chains import check_depth
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-TABLES_PAY = 4
-"""Tables are built if they have at most a quarter of the entries that the mechanism would compute: a bin costs about
-.2 µs to build, an entry of a law about .05 µs to use."""
+TABLES_PAY = 2
+"""Tables are built if they have at most half as many bins as the mechanism would compute masses: a bin costs about
+.2 µs to build, a mass .1 to .5 µs to use."""
 
 
 class Decoded(NamedTuple):
@@ -212,7 +212,7 @@ def compile_round(
 
     Notes
     -----
-    16 bytes and about .2 µs a bin, 2^⌈log₂ 2V⌉ bins for each position and context: .4 MB for V = 16, 200 MB for
+    16 bytes and about .2 µs a bin, 2^⌈log₂ 2V⌉ bins for each position and context: .05 MB for V = 16, 200 MB for
     V = 1024 between Markov chains at L = 5. Oracle: `theory.analyse_round`.
 
     >>> p, q = theory.IIDChain([0.5, 0.3, 0.2]), theory.IIDChain([0.2, 0.3, 0.5])
