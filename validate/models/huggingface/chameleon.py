@@ -27,7 +27,7 @@ from validate.models.huggingface.causal import CausalImageModel
 from validate.models.huggingface.pixels import NetworkDecoder
 from validate.models.huggingface.vqgan import VQGANDecoder
 
-__all__ = ["ChameleonDecoder", "ChameleonImageModel", "ChameleonIds"]
+__all__ = ["ChameleonDecoder", "ChameleonIds", "ChameleonImageModel"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ class ChameleonDecoder(NetworkDecoder):
     def tables(self) -> Sequence[Tensor]:
         """Codebook, decoder where present, ids."""
         if self.codebook is None:
-            raise ValueError("the checkpoint holds no codebook to compare; give pixels=… the VQGAN file it was trained with")
+            raise ValueError(
+                "the checkpoint holds no codebook to compare; give pixels=… the VQGAN file it was trained with"
+            )
         return super().tables()
 
 
@@ -156,7 +158,9 @@ class ChameleonImageModel(CausalImageModel):
             if codebook is None:
                 codebook = drawing.codebook.weight
             elif not bool((drawing.codebook.weight.to(codebook.dtype) == codebook).all()):
-                raise ValueError("pixels=… holds another codebook than the checkpoint; they must come from one tokenizer")
+                raise ValueError(
+                    "pixels=… holds another codebook than the checkpoint; they must come from one tokenizer"
+                )
         self.decoder = ChameleonDecoder(codebook, self.image_ids, drawing, self.grid)
 
     def tokenise(self, texts: Sequence[str]) -> list[list[int]]:

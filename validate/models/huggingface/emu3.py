@@ -51,7 +51,9 @@ class Emu3ImageModel(CausalImageModel):
         codes = mapping.img2bpe
         count = network.config.vq_config.codebook_size
         if sorted(codes) != list(range(count)):
-            raise ValueError(f"vocabulary_map names {len(codes)} visual tokens; the codebook has {count}, numbered from 0")
+            raise ValueError(
+                f"vocabulary_map names {len(codes)} visual tokens; the codebook has {count}, numbered from 0"
+            )
         names = mapping.vocab_map
         pieces = [BEGIN, *f"{grid[0]}*{grid[1]}", WRAPPER]
         absent = [piece for piece in (*pieces, "<|extra_200|>") if piece not in names]

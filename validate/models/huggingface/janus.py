@@ -57,7 +57,9 @@ class JanusImageModel(TransformerImageModel):
         ids = {name: given if given is not None else stored for name, (given, stored) in named.items()}
         missing = [name for name, value in ids.items() if value is None]
         if missing:
-            raise ValueError(f"the checkpoint's generation_config.json does not name {', '.join(missing)}; give {missing[0]}=…")
+            raise ValueError(
+                f"the checkpoint's generation_config.json does not name {', '.join(missing)}; give {missing[0]}=…"
+            )
         self.begin_of_text, self.padding = ids["begin_of_text"], ids["padding"]
         vision, codes = network.model.vqmodel, network.config.vq_config.num_embeddings
         side = network.config.vq_config.num_patches

@@ -7,7 +7,6 @@ copy of the tokenizer, so equality is looked at rather than assumed.
 
 from __future__ import annotations
 
-
 from validate.models.huggingface.common import TransformerImageModel
 
 __all__ = ["check_pair"]
@@ -23,7 +22,9 @@ def check_pair(target: TransformerImageModel, draft: TransformerImageModel) -> N
         differs (names its number and, where shapes agree, index and values); a model without a pixel decoder.
     """
     if type(target) is not type(draft):
-        raise ValueError(f"the target is a {type(target).__name__} but the draft a {type(draft).__name__}; families differ")
+        raise ValueError(
+            f"the target is a {type(target).__name__} but the draft a {type(draft).__name__}; families differ"
+        )
     for name in ("vocab_size", "grid", "prompt_vocab", "opening", "null", "end_of_row"):
         ours, theirs = getattr(target, name), getattr(draft, name)
         if ours != theirs:
@@ -35,7 +36,9 @@ def check_pair(target: TransformerImageModel, draft: TransformerImageModel) -> N
     assert draft.decoder is not None
     mine, yours = target.decoder.tables(), draft.decoder.tables()
     if len(mine) != len(yours):
-        raise ValueError(f"the target's tokenizer has {len(mine)} tables but the draft's {len(yours)}; give both the same one")
+        raise ValueError(
+            f"the target's tokenizer has {len(mine)} tables but the draft's {len(yours)}; give both the same one"
+        )
     for number, (one, other) in enumerate(zip(mine, yours, strict=True)):
         if one.shape != other.shape:
             raise ValueError(f"table {number} of the tokenizers has shapes {tuple(one.shape)} and {tuple(other.shape)}")

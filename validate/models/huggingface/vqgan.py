@@ -173,5 +173,7 @@ def read_vqgan(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     wanted = ("decoder.", "post_quant_conv.", "quantize.embedding.")
     tensors = {key: value for key, value in stored.items() if key.startswith(wanted) and isinstance(value, Tensor)}
     if not any(key.startswith("decoder.") for key in tensors):
-        raise ValueError(f"{file} holds no decoder; its keys begin {', '.join(list(stored)[:3]) or 'nowhere: it is empty'}")
+        raise ValueError(
+            f"{file} holds no decoder; its keys begin {', '.join(list(stored)[:3]) or 'nowhere: it is empty'}"
+        )
     return tensors
