@@ -79,14 +79,17 @@ def test_rows_of_different_lengths_go_back_and_forth_as_uncached(name: str, data
     images = torch.from_numpy(generator.integers(0, model.vocab_size, (count, total)))
     reached = np.zeros(count, dtype=np.int64)
     rows = begin(one, conditions, guidance)
+    # The shapes a GPU is given, which depend on no length.
+    rows.static = data.draw(st.booleans(), label="static")
     for _ in range(data.draw(st.integers(1, 5), label="blocks")):
         new = data.draw(st.integers(1, total), label="new")
         lengths = torch.tensor(
             [data.draw(st.integers(0, int(min(reach, total - new))), label="length") for reach in reached]
         )
         for row, length in enumerate(lengths.tolist()):
-            # What follows the kept inputs is drafted afresh.
-            images[row, length:] = torch.from_numpy(generator.integers(0, model.vocab_size, total - length))
+            # Inputs 0, …, length − 1 are kept; x_length, the first new input, and what follows are drafted afresh.
+            afresh = max(length - 1, 0)
+            images[row, afresh:] = torch.from_numpy(generator.integers(0, model.vocab_size, total - afresh))
         logits, hidden = rows.logits(feed(images, lengths, new), lengths, hidden=True)
         assert hidden.shape[:2] == (count * (1 if guidance == 1.0 else 2), new)
         for row, length in enumerate(lengths.tolist()):

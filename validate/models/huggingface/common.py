@@ -215,7 +215,13 @@ class TransformerImageModel:
 
 
 class RowSequences:
-    """Images being written by a `TransformerImageModel`; see `validate.models.interface.Sequences`."""
+    """Images being written by a `TransformerImageModel`; see `validate.models.interface.Sequences`.
+
+    Attributes
+    ----------
+    static : bool
+        Whether passes have shapes that depend on no row's length (on a GPU), or the shortest that do (on the CPU).
+    """
 
     def __init__(self, model: TransformerImageModel, prompts: Prompts, guidance: float) -> None:
         self.model, self.guidance = model, guidance
@@ -234,6 +240,8 @@ class RowSequences:
             raise ValueError(
                 f"a prompt of {self._width} ids and the image take {length} positions; the model has {longest}"
             )
+        # Reading the longest row would stall a GPU's queue: there shapes follow from the block's alone.
+        self.static = ids.device.type != "cpu"
         # One slot more where a row may write beyond its last input.
         self._cache = RowCache(length + (model.end_of_row is not None))
         if self._width > 1:
@@ -247,8 +255,7 @@ class RowSequences:
 
     def _forward(self, embedded: Tensor, slots: Tensor) -> Tensor:
         model, cache = self.model, self._cache
-        # On a GPU reading the largest slot would stall the queue: attend over the whole buffer there.
-        cache.limit = int(slots.max()) + 1 if slots.device.type == "cpu" and slots.numel() else cache.capacity
+        cache.limit = cache.capacity if self.static or not slots.numel() else int(slots.max()) + 1
         cache.slots = slots
         positions = (slots - self._first[:, None]).clamp(min=0)
         mask = attention_mask(slots, self._first, cache.limit, embedded.dtype)
@@ -277,10 +284,10 @@ class RowSequences:
         index = lengths[:, None] + torch.arange(new, device=inputs.device)
         law = self._width - 1 + index + index // period
         begin = self._width - 1 + lengths + (lengths - 1).clamp(min=0) // period
-        if inputs.device.type == "cpu":
-            block = int((law[:, -1] - begin).max()) + 1 if rows else new
-        else:
+        if self.static:
             block = new + (-(-new // period) if model.end_of_row is not None else 0)
+        else:
+            block = int((law[:, -1] - begin).max()) + 1 if rows else new
         slots = begin[:, None] + torch.arange(block, device=inputs.device)
 
         place = slots - self._width  # 0 at the image's first token
