@@ -13,7 +13,7 @@ from .tiny import SYNTAX, case, chameleon, emu3, janus, llama
 
 
 def test_null_prompts_of_every_family() -> None:
-    """Janus keeps the length; Anole reads 0 and begin-of-image; Lumina drops the prompt; Emu3 reads a negative prompt."""
+    """Janus keeps the length, Anole reads 0 and begin-of-image, Lumina drops the prompt, Emu3 reads another one."""
     rows = {name: case(name).model.encode_conditions([[0, 9, 8, 4]]) for name in ("anole", "lumina")}
     assert rows["anole"].ids.tolist() == [[0, 9, 8, 4, 5]]
     assert rows["anole"].nulls.tolist() == [[-1, -1, -1, 0, 5]]

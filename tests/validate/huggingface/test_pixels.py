@@ -7,6 +7,8 @@ import copy
 import numpy as np
 import pytest
 import torch
+from transformers import ChameleonVQVAEConfig, JanusVQVAEConfig
+from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from validate.models.huggingface import (
     CausalImageModel,
@@ -16,8 +18,9 @@ from validate.models.huggingface import (
     JanusImageModel,
     check_pair,
 )
+from validate.models.huggingface.vqgan import VQGANDecoder
 
-from .tiny import CODES, SYNTAX, case, chameleon, emu3, imagegpt, janus, llama, vqgan
+from .tiny import CODES, SYNTAX, case, chameleon, emu3, imagegpt, janus, llama, seeded, vqgan
 
 
 def test_clusters_become_the_published_bytes() -> None:
@@ -65,6 +68,30 @@ def test_chameleon_decoder_mirrors_the_encoder() -> None:
     blind = ChameleonImageModel(chameleon(), ids=SYNTAX, grid=(3, 3))
     with pytest.raises(ValueError, match="give pixels="):
         blind.decoder.decode(tokens)
+
+
+def test_vqgan_decoder_equals_transformers_janus_decoder() -> None:
+    """Janus has the same network with its levels numbered from the other end and attention at the coarsest."""
+    shape = {"base_channels": 32, "channel_multiplier": (1, 2, 2), "num_res_blocks": 1, "latent_channels": 8}
+    other = seeded(lambda: JanusVQVAE(JanusVQVAEConfig(embed_dim=4, num_embeddings=CODES, num_patches=3, **shape)), 0)
+    config = ChameleonVQVAEConfig(
+        embed_dim=4, num_embeddings=CODES, resolution=12, attn_resolutions=[3], attn_type="vanilla", **shape
+    )
+    tensors = {}
+    for key, value in other.state_dict().items():
+        if key.startswith("decoder.up."):
+            _, _, level, rest = key.split(".", 3)
+            key = f"decoder.up.{2 - int(level)}.{rest}"
+        if key.startswith(("decoder.", "post_quant_conv.", "quantize.embedding.")):
+            tensors[key] = value
+    # Janus normalises the codes it looks up; Chameleon does not.
+    tensors["quantize.embedding.weight"] = torch.nn.functional.normalize(tensors["quantize.embedding.weight"], dim=-1)
+    tokens = torch.arange(18).reshape(2, 9) % CODES
+    drawn = VQGANDecoder.filled(config, tensors)(tokens.reshape(2, 3, 3))
+    assert drawn.shape == (2, 3, 12, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(drawn, other.decode(tokens), rtol=0, atol=1e-5)
+    assert float(drawn.std()) > 0.01
 
 
 @pytest.mark.parametrize("name", ["imagegpt", "janus", "anole", "emu3"])

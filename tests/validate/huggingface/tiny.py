@@ -1,7 +1,7 @@
 """Random networks of every family, small enough to run whole images many times, and the streams they read.
 
-Each `Case` also says, in plain loops over lists, what the stock network of transformers is fed for one row: the oracle of
-every cached pass.
+Each `Case` also says, in plain loops over lists, what the stock network of transformers is fed for one row: the oracle
+of every cached pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Image models that transformers implements: ImageGPT, Janus, the Chameleon family, Emu3, and any causal model like them.
+"""Image models that transformers implements: ImageGPT, Janus, the Chameleon family, Emu3, other causal models.
 
     from validate.models import huggingface
 

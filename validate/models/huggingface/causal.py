@@ -1,8 +1,8 @@
 """Any causal language model whose vocabulary holds the image's tokens.
 
-Definitions.  The model's vocabulary is 0, …, N − 1; image token v is its id `image_ids[v]`. The law of an image token is
-the model's law given that it is one of the V image ids: softmax over those logits alone. Restricting before or after
-guidance, and guiding logits or log-probabilities, give the same law: the difference is a constant in each row.
+Definitions.  The model's vocabulary is 0, …, N − 1; image token v is its id `image_ids[v]`. The law of an image token
+is the model's law given that it is one of the V image ids: softmax over those logits alone. Restricting before or
+after guidance, and guiding logits or log-probabilities, give the same law: the difference is a constant in each row.
 
 Only the V rows of the head are multiplied; the other ids' logits are never formed.
 """
@@ -32,7 +32,7 @@ class CausalImageModel(TransformerImageModel):
     Parameters
     ----------
     network : transformers.PreTrainedModel
-        With ``base_model`` (takes ``inputs_embeds``, a 4-D ``attention_mask`` and ``position_ids``) and output embeddings.
+        Its ``base_model`` takes ``inputs_embeds``, a 4-D ``attention_mask`` and ``position_ids``.
     image_ids : sequence of int
         Id of each image token, in the decoder's order.
     grid : (rows, columns)
@@ -111,6 +111,6 @@ class CausalImageModel(TransformerImageModel):
         apart = float((stock - ours).abs().max())
         if apart > PROBE_TOLERANCE * max(float(ours.abs().max()), 1.0):
             raise ValueError(
-                f"{type(self.network).__name__} changes its head's logits (by up to {apart:.3g}): they are scaled, capped "
-                "or masked; pass probe=False if the head alone is what you want"
+                f"{type(self.network).__name__} changes its head's logits (by up to {apart:.3g}): they are scaled, "
+                "capped or masked; pass probe=False if the head alone is what you want"
             )

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from validate.models.huggingface.causal import CausalImageModel
 from validate.models.huggingface.pixels import NetworkDecoder
@@ -64,7 +64,7 @@ class ChameleonDecoder(NetworkDecoder):
     def __init__(
         self, codebook: Tensor | None, image_ids: Tensor, network: VQGANDecoder | None, grid: tuple[int, int]
     ) -> None:
-        parts = [] if codebook is None else [codebook]
+        parts: list[nn.Module | Tensor] = [] if codebook is None else [codebook]
         if network is not None:
             parts.extend([network.post_quant_conv, network.decoder])
         super().__init__([*parts, image_ids], self._drawn, len(image_ids), grid)
@@ -123,7 +123,8 @@ class ChameleonImageModel(CausalImageModel):
         codes = network.model.vocabulary_mapping.img2bpe
         if sorted(codes) != list(range(config.num_embeddings)):
             raise ValueError(
-                f"vocabulary_map names {len(codes)} image ids; the codebook has {config.num_embeddings}, numbered from 0"
+                f"vocabulary_map names {len(codes)} image ids; "
+                f"the codebook has {config.num_embeddings}, numbered from 0"
             )
         named = network.config.vocabulary_map.get("<racm3:break>", ids.begin_of_image)
         if named != ids.begin_of_image:

@@ -298,7 +298,7 @@ class RowSequences:
         embedded = model.embed_tokens(tokens)
         if model.end_of_row is not None:
             ends = (within == period) & (place >= 0)
-            end = model.embed_ids(torch.tensor([model.end_of_row], device=inputs.device))
+            end = model.embed_ids(torch.full((1,), model.end_of_row, device=inputs.device))
             embedded = torch.where(ends[:, :, None], end, embedded)
         embedded = embedded.repeat(halves, 1, 1)
         first = (place < 0).repeat(halves, 1)[:, :, None]

@@ -3,8 +3,8 @@
 Source: Wang et al., "Emu3: Next-Token Prediction is All You Need", arXiv:2409.18869; transformers'
 ``Emu3ForConditionalGeneration``. Visual token v is named ``<|visual token NNNNNN|>`` in the configuration's
 ``vocabulary_map``. A prompt is followed by the opening: begin-of-image, the grid's size as text ("90*90"), the image
-wrapper; each row of tokens is closed by ``<|extra_200|>``. The network's forward masks nothing, so laws are restricted to
-the visual tokens here; guidance mixes log-probabilities, which gives the law that mixing logits gives.
+wrapper; each row of tokens is closed by ``<|extra_200|>``. The network's forward masks nothing, so laws are restricted
+to the visual tokens here; guidance mixes log-probabilities, which gives the law that mixing logits gives.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """ImageGPT: pixels as 512 colours, one after another, without any condition.
 
 Source: Chen et al., "Generative Pretraining from Pixels" (ICML 2020); sizes small 512/8/24, medium 1024/8/36, large
-1536/16/48 (width, heads, layers). Ids 0, …, V − 1 are colours and V is the start id, which the head cannot produce; input
-index t sits at learned position t.
+1536/16/48 (width, heads, layers). Ids 0, …, V − 1 are colours and V is the start id, which the head cannot produce;
+input index t sits at learned position t.
 
-transformers' own forward flattens a mask to two dimensions and cannot take one for each row, so the blocks are called in
-turn here. Each of them also applies its triangular mask to the last queries of the keys it is given, which never hides
-what a row's own mask shows: query j of n behind slot s reads keys ≤ s + j ≤ limit − n + j.
+transformers' own forward flattens a mask to two dimensions and cannot take one for each row, so the blocks are called
+in turn here. Each of them also applies its triangular mask to the last queries of the keys it is given, which never
+hides what a row's own mask shows: query j of n behind slot s reads keys ≤ s + j ≤ limit − n + j.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import torch
 import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from validate.models.devices import resolve_device
 from validate.models.huggingface.chameleon import ChameleonIds, ChameleonImageModel
@@ -88,7 +88,8 @@ def load(
     FileNotFoundError
         No such folder or name; a file it needs is missing.
     CheckpointError
-        Another kind of model (named), a missing, extra, misshapen or non-finite tensor, a wrong digest, unreadable files.
+        Another kind of model (named); a missing, extra, misshapen or non-finite tensor; a wrong digest; an
+        unreadable file.
     ValueError, RuntimeError
         An option or value the family does not know; CUDA asked for but absent.
     """
@@ -133,8 +134,12 @@ def load(
     scale = {
         short: processor[name] for short, name in (("mean", "image_mean"), ("std", "image_std")) if name in processor
     }
-    make = JanusImageModel if family == "janus" else Emu3ImageModel
-    return make(network.to(place), tokenizer=_tokenizer(source, hub), **scale, **options)
+    if family == "emu3":
+        return Emu3ImageModel(network.to(place), tokenizer=_tokenizer(source, hub), **scale, **options)
+    # transformers forgets this entry when the file says it was derived from the model's configuration.
+    stored = (_json(source, "generation_config.json", hub) or {}).get("generation_kwargs") or {}
+    options.setdefault("begin_of_image", stored.get("boi_token_id"))
+    return JanusImageModel(network.to(place), tokenizer=_tokenizer(source, hub), **scale, **options)
 
 
 def _file(source: str, name: str, hub: bool) -> Path | None:
@@ -200,11 +205,10 @@ def _network(
     source: str, kind: str, family: str, dtype: torch.dtype, hub: bool, attention: str | None
 ) -> tuple[Any, list[str]]:
     """The network with every tensor from the file, and the names of tensors it has no place for."""
-    attention = attention or ("eager" if family == "imagegpt" else "sdpa")
-    if attention not in ("sdpa", "eager") or (family == "imagegpt" and attention != "eager"):
-        raise ValueError(
-            f"attention {attention!r} is not supported; {family} takes {'eager' if family == 'imagegpt' else 'sdpa or eager'}"
-        )
+    known = ("eager",) if family == "imagegpt" else ("sdpa", "eager")
+    attention = attention or known[0]
+    if attention not in known:
+        raise ValueError(f"attention {attention!r} is not supported; {family} takes {' or '.join(known)}")
     try:
         network, report = getattr(transformers, kind).from_pretrained(
             source,
@@ -231,16 +235,11 @@ def _network(
         raise CheckpointError(f"{source}: {sorted(report['mismatched_keys'])[0]} has another shape than {kind} needs")
     if family == "imagegpt":
         stray = [name for name in stray if not RECOMPUTED.search(name)]
-    elif family == "chameleon":
-        decoding = (f"{VISION}decoder.", f"{VISION}post_quant_conv.", f"{VISION}quantize.")
-        others = [name for name in stray if not name.startswith(decoding)]
-        stray, extra = [name for name in stray if name.startswith(decoding)], others
-        if extra:
-            raise CheckpointError(f"{source} holds {len(extra)} tensors {kind} has no place for, first {extra[0]!r}")
-        return _finite(network, source), stray
-    if stray:
-        raise CheckpointError(f"{source} holds {len(stray)} tensors {kind} has no place for, first {stray[0]!r}")
-    return _finite(network, source), []
+    decoding = [name for name in stray if family == "chameleon" and name.startswith(f"{VISION}decoder.")]
+    extra = [name for name in stray if name not in decoding]
+    if extra:
+        raise CheckpointError(f"{source} holds {len(extra)} tensors {kind} has no place for, first {extra[0]!r}")
+    return _finite(network, source), decoding
 
 
 def _finite(network: Any, source: str) -> Any:

@@ -1,8 +1,8 @@
 """Whether two models may be target and draft: the same tokens with the same meaning, read off the tensors.
 
 Definitions.  A pair shares its image tokens when V, the grid and every table of the pixel decoders are equal, tensor by
-tensor; it shares its conditions when the prompts of one are the prompts of the other. Each published file carries its own
-copy of the tokenizer, so equality is looked at rather than assumed.
+tensor; it shares its conditions when the prompts of one are the prompts of the other. Each published file carries its
+own copy of the tokenizer, so equality is looked at rather than assumed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def check_pair(target: TransformerImageModel, draft: TransformerImageModel) -> N
         if len(apart):
             index = tuple(apart[0].tolist())
             raise ValueError(
-                f"table {number} of the tokenizers differs in {len(apart)} of {one.numel()} values, first at index {index}: "
-                f"target {float(one[index]):.6g}, draft {float(other[index]):.6g}"
+                f"table {number} of the tokenizers differs in {len(apart)} of {one.numel()} values, "
+                f"first at index {index}: target {float(one[index]):.6g}, draft {float(other[index]):.6g}"
             )
     if target.tokenizer is not None and draft.tokenizer is not None:
         ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()

@@ -1,10 +1,10 @@
 """The convolutional decoder behind Chameleon's image tokens, which transformers does not implement.
 
-Source: Esser et al., "Taming Transformers for High-Resolution Image Synthesis", arXiv:2012.09841; the layout of keys is that
-of its public code, which Chameleon's ``vqgan.ckpt`` follows: ``quantize.embedding``, ``post_quant_conv`` and
+Source: Esser et al., "Taming Transformers for High-Resolution Image Synthesis", arXiv:2012.09841; the layout of keys is
+that of its public code, which Chameleon's ``vqgan.ckpt`` follows: ``quantize.embedding``, ``post_quant_conv`` and
 ``decoder.{conv_in, mid.block_1, mid.attn_1, mid.block_2, up.{level}.block.{i}, up.{level}.attn.{i},
-up.{level}.upsample.conv, norm_out, conv_out}``. Level 0 is the finest and is run last. With channel multipliers m_0, …, m_L
-and c base channels, level l has c·m_l channels, and all levels but 0 end by doubling the picture's sides.
+up.{level}.upsample.conv, norm_out, conv_out}``. Level 0 is the finest and is run last. With channel multipliers
+m_0, …, m_L and c base channels, level l has c·m_l channels, and all levels but 0 end by doubling the picture's sides.
 
 The residual and attention blocks are those of transformers' Chameleon encoder: the encoder's mirror image.
 """
@@ -21,12 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.models.chameleon.modeling_chameleon import (
-    ChameleonVQVAEEncoderAttnBlock,
-    ChameleonVQVAEEncoderResnetBlock,
-)
+from transformers.models.chameleon import modeling_chameleon
 
 __all__ = ["VQGANDecoder", "read_vqgan"]
+
+_Attention: Any = modeling_chameleon.ChameleonVQVAEEncoderAttnBlock
+_Residual: Any = modeling_chameleon.ChameleonVQVAEEncoderResnetBlock
 
 
 class _Upsample(nn.Module):
@@ -43,11 +43,11 @@ class _Level(nn.Module):
     def __init__(self, config: Any, channels: int, out: int, attend: bool, grow: bool) -> None:
         super().__init__()
         blocks = [
-            ChameleonVQVAEEncoderResnetBlock(config, in_channels=out if i else channels, out_channels=out)
+            _Residual(config, in_channels=out if i else channels, out_channels=out)
             for i in range(config.num_res_blocks + 1)
         ]
         self.block = nn.ModuleList(blocks)
-        self.attn = nn.ModuleList(ChameleonVQVAEEncoderAttnBlock(out) for _ in blocks if attend)
+        self.attn = nn.ModuleList(_Attention(out) for _ in blocks if attend)
         self.upsample = _Upsample(out) if grow else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,10 +61,10 @@ class _Level(nn.Module):
 class _Middle(nn.Module):
     def __init__(self, config: Any, channels: int) -> None:
         super().__init__()
-        self.block_1 = ChameleonVQVAEEncoderResnetBlock(config, in_channels=channels, out_channels=channels)
+        self.block_1 = _Residual(config, in_channels=channels, out_channels=channels)
         attend = config.attn_type == "vanilla"
-        self.attn_1 = ChameleonVQVAEEncoderAttnBlock(channels) if attend else nn.Identity()
-        self.block_2 = ChameleonVQVAEEncoderResnetBlock(config, in_channels=channels, out_channels=channels)
+        self.attn_1 = _Attention(channels) if attend else nn.Identity()
+        self.block_2 = _Residual(config, in_channels=channels, out_channels=channels)
 
     def forward(self, x: Tensor) -> Tensor:
         changed: Tensor = self.block_2(self.attn_1(self.block_1(x)))
@@ -131,7 +131,8 @@ class VQGANDecoder(nn.Module):
                 raise ValueError(f"the pixel decoder lacks tensor {key!r} of shape {tuple(value.shape)}")
             if renamed[key].shape != value.shape:
                 raise ValueError(
-                    f"pixel decoder: tensor {key!r} has shape {tuple(renamed[key].shape)}, expected {tuple(value.shape)}"
+                    f"pixel decoder: tensor {key!r} has shape {tuple(renamed[key].shape)}, "
+                    f"expected {tuple(value.shape)}"
                 )
             if not bool(torch.isfinite(renamed[key]).all()):
                 raise ValueError(f"pixel decoder: tensor {key!r} holds a value that is not finite")
