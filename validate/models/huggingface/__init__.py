@@ -24,6 +24,7 @@ from validate.models.huggingface.janus import JanusImageModel
 from validate.models.huggingface.loading import CheckpointError, load
 from validate.models.huggingface.pairs import check_pair
 from validate.models.huggingface.prompts import Prompts
+from validate.models.huggingface.sequences import RowSequences
 
 __all__ = [
     "CausalImageModel",
@@ -34,6 +35,7 @@ __all__ = [
     "JanusImageModel",
     "Prompts",
     "RowCache",
+    "RowSequences",
     "TransformerImageModel",
     "check_pair",
     "load",
