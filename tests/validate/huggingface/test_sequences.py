@@ -105,6 +105,27 @@ def test_rows_of_different_lengths_go_back_and_forth_as_uncached(name: str, data
             assert rows.rows == count
 
 
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("name", ["janus", "anole", "lumina", "emu3", "llama"])
+def test_kept_rows_go_on_with_both_halves(name: str, static: bool) -> None:
+    """Rows 2 and 0 of a guided batch, reordered after different lengths, then to the image's end."""
+    one = case(name)
+    total, order = one.model.num_tokens, [2, 0]
+    images = torch.from_numpy(np.random.default_rng(8).integers(0, one.model.vocab_size, (3, total)))
+    rows = begin(one, [0, 1, 2], 2.5)
+    rows.static = static
+    zero = torch.zeros(3, dtype=torch.int64)
+    rows.logits(feed(images, zero, 4), zero)
+    rows.keep(torch.tensor(order))
+    lengths = torch.tensor([1, 4])
+    new = total - 4
+    logits = rows.logits(feed(images[order], lengths, new), lengths)
+    for row, condition in enumerate(order):
+        length = int(lengths[row])
+        expected = oracle(one, condition, images[condition, : length + new - 1].tolist(), 2.5)
+        torch.testing.assert_close(logits[row], expected[length:], rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_hidden_states_are_what_the_head_reads(name: str) -> None:
     one = case(name)
