@@ -27,8 +27,12 @@ class BadAnswer(Exception):
     """The sampler broke the protocol; the message says where."""
 
 
+class NoAnswer(BadAnswer):
+    """The sampler did not answer in time."""
+
+
 def within(seconds: float | None, call: Callable[[], Answer]) -> Answer:
-    """The answer of a call, or BadAnswer after so many seconds.
+    """The answer of a call, or NoAnswer after so many seconds.
 
     The call runs in a thread of its own. When time is up an exception is raised inside that thread, which ends loops in
     Python; code stuck outside Python cannot be stopped and keeps its (daemon) thread until the process ends. None
@@ -49,7 +53,7 @@ def within(seconds: float | None, call: Callable[[], Answer]) -> Answer:
     thread.join(seconds)
     if not box:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
-        raise BadAnswer(f"no answer within {seconds:g} s (raise `timeout` for a slow sampler)")
+        raise NoAnswer(f"no answer within {seconds:g} s (raise `timeout` for a slow sampler)")
     done, value = box[0]
     if done:
         return value  # type: ignore[no-any-return]
@@ -69,6 +73,8 @@ def answer(
         given = within(seconds, call)
     except (BadAnswer, KeyboardInterrupt):
         raise
+    except TimeoutError as error:
+        raise NoAnswer(str(error)) from error
     except BaseException as error:
         raise BadAnswer(f"{type(error).__name__}: {error}") from error
     try:
@@ -99,9 +105,9 @@ def name_the_round(sampler: Any, rounds: Rounds, rng: np.random.Generator, secon
         one = Rounds(rounds.draft_ids[at], rounds.target_probs[at], rounds.draft_probs[at])
         try:
             answer(lambda one=one: sampler(one, rng.spawn(1)[0]), 1, one.length, one.vocab_size, one.draft_ids, seconds)  # type: ignore[misc]
+        except NoAnswer:
+            break
         except BadAnswer as error:
-            if "no answer within" in str(error):
-                break
             return (
                 f"alone it fails on drafts {one.draft_ids[0].tolist()} with target_probs "
                 f"{_brief(one.target_probs[0].tolist())} and draft_probs {_brief(one.draft_probs[0].tolist())}: {error}"

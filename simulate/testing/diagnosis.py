@@ -14,6 +14,7 @@ import numpy as np
 
 from simulate.testing.calls import BadAnswer
 from simulate.testing.law import Counts, Trial
+from simulate.testing.protocol import RoundDecoder
 from simulate.testing.report import NearestFault, PairResult
 
 ROUNDS = 2**12
@@ -27,13 +28,14 @@ LARGEST_MISFIT = 2.0
 
 
 def known_faults() -> Iterable[Any]:
-    """The registry of broken samplers (`simulate.testing.mutants`); empty where there is none."""
+    """The broken samplers of `simulate.testing.mutants` that show in the law; none where the registry is missing."""
     try:
         module = importlib.import_module("simulate.testing.mutants")
     except ImportError:
         return ()
     registry = getattr(module, "MUTANTS", ())
-    return registry.values() if isinstance(registry, dict) else registry
+    faults = registry.values() if isinstance(registry, dict) else registry
+    return [fault for fault in faults if fault.found_by == "law" and fault.faulty]
 
 
 def nearest_fault(result: PairResult, rng: np.random.Generator | None = None) -> NearestFault | None:
@@ -56,7 +58,10 @@ def nearest_fault(result: PairResult, rng: np.random.Generator | None = None) ->
         baseline = float(result.counts[seen] @ np.log(result.declared[seen]))
     rounds = min(ROUNDS, max(256, 2**21 // (trial.vocab_size * (trial.length + 1))))
     best: tuple[float, NearestFault] | None = None
+    plain = len(result.pairs) == 1 and result.pairs[0].drawn_from is None
     for fault in known_faults():
+        if isinstance(fault.sampler, RoundDecoder) and not plain:
+            continue
         try:
             hits = np.bincount(trial.play(fault.sampler, rounds), minlength=len(result.counts))
         except (BadAnswer, ValueError):

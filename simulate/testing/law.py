@@ -11,8 +11,8 @@ costs no power at the tokens that a round emits itself.
 
 *Which level.* The false-alarm level α is split evenly over the pairs (a union bound), on each pair in halves between
 the evidence, valid at every stopping time, and the distance test, whose half is split over its looks as α/(j(j+1)). So
-a correct sampler fails with probability at most α, whatever the number of looks. The deterministic seed check adds about
-4⁻⁶⁴. Correct means: rounds are independent, and no event's probability is off by more than `rounding`.
+a correct sampler fails with probability at most α, whatever the number of looks (the seed check adds about 4⁻⁶⁴).
+Correct means: rounds are independent, and no event's probability is off by more than `rounding`.
 
 *How many rounds.* All pairs advance together, 256 rounds at first and doubling, so that a fault stops the check on the
 pair that shows it soonest. A pair is done when every law at TV ≥ `smallest_tv` would have been rejected with
@@ -39,7 +39,7 @@ import numpy as np
 
 import theory
 from simulate.draws import categorical
-from simulate.testing.calls import BadAnswer, answer, name_the_round
+from simulate.testing.calls import BadAnswer, NoAnswer, answer, name_the_round
 from simulate.testing.outcomes import Space, forced_drafts_fixed, outcome_law
 from simulate.testing.pairs import Pair, adversarial_pairs
 from simulate.testing.protocol import Floats, Integers, RoundDecoder, Rounds, Sampler
@@ -336,9 +336,9 @@ class Trial:
                 tokens, accepted = answer(
                     lambda: sampler(rounds, rng), count, self.length, self.vocab_size, drafts, self.timeout
                 )
+            except NoAnswer:
+                raise
             except BadAnswer as error:
-                if "no answer within" in str(error):
-                    raise
                 where = name_the_round(sampler, self._rounds(part), self.own.spawn(1)[0], self.timeout)
                 raise BadAnswer(f"{error} ({where})") from error
         if not self.space.counts:

@@ -129,7 +129,7 @@ def adversarial_pairs(length: int | None = None, vocab_size: int | None = None, 
     pairs.append(Pair("tiny masses, forced", *tiny, length or 1, drawn_from=uniform))
     if wide:
         flat, certain = theory.IIDChain(np.full(WIDE, 1 / WIDE)), theory.IIDChain(np.eye(WIDE)[0])
-        pairs.append(Pair("wide vocabulary", flat, certain, length or 1, most_rounds=1024))
+        pairs.append(Pair("wide vocabulary", flat, certain, length or 1, most_rounds=512))
     chosen = [pair for pair in pairs if vocab_size in (None, pair.target.vocab_size)]
     if not chosen:
         raise ValueError(f"no built-in pair has {vocab_size} ids; they have 2, 3, 4 or {WIDE}")
