@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 import theory
+from simulate.testing.calls import answer
 from simulate.testing.protocol import Floats, Integers, Rounds
 from simulate.testing.uniforms import Uniforms, UniformSampler
 from theory.arrays import same_vocabulary, to_numpy, whole_number
@@ -43,14 +44,14 @@ from theory.chains import all_prefixes, check_depth
 LATTICE = 2**53
 """Uniforms are k/2⁵³, k = 0…2⁵³ − 1, as ``Generator.random`` draws them."""
 
-LARGEST_TABLE = 4096
+LARGEST_TABLE = 2**18
 """Most sequences V^(L+1) of a law found this way: every block has its own grid of cells."""
 
 SCAN = 32
 """Intervals that every uniform is scanned in at least."""
 
-ROWS_AT_ONCE = 2**15
-"""Rounds given to the sampler in one call."""
+ENTRIES_AT_ONCE = 2**20
+"""Probabilities given to the sampler in one call."""
 
 GOLDEN = (0.6180339887498949, 0.7548776662466927, 0.8191725133961645, 0.8566748838545029)
 """Steps of additive sequences that spread probes over a cell (inverse roots of x^(d+1) = x + 1, d = 1…4)."""
@@ -97,42 +98,6 @@ def all_blocks(target: theory.Chain, draft: theory.Chain, length: int, drawn: th
     return Rounds(ids[keep], along(target, length + 1)[keep], along(draft, length)[keep]), masses[keep]
 
 
-def emitted_arrays(emitted: Any, rounds: Rounds) -> tuple[Integers, Integers]:
-    """Tokens (B, L+1), −1 behind what a round emits, and accepted (B,).
-
-    Raises
-    ------
-    ValueError
-        Naming the row whose count is outside 0…L, whose tokens are too few, or whose token is no id.
-    """
-    tokens, accepted = emitted
-    counts = np.asarray(accepted)
-    if counts.shape != (rounds.count,) or counts.dtype.kind not in "iu":
-        raise ValueError(f"accepted must be {rounds.count} integers, got shape {counts.shape}, dtype {counts.dtype}")
-    outside = np.flatnonzero((counts < 0) | (counts > rounds.length))
-    if len(outside):
-        raise ValueError(f"accepted[{outside[0]}] is {counts[outside[0]]}; it must lie in 0…{rounds.length}")
-    counts = counts.astype(np.int64)
-    out = np.full((rounds.count, rounds.length + 1), -1, dtype=np.int64)
-    kept = np.arange(rounds.length + 1) <= counts[:, None]
-    table = None if isinstance(tokens, (list, tuple)) else np.asarray(tokens)
-    if table is None:
-        for row, line in enumerate(tokens):
-            out[row, : min(len(line), out.shape[1])] = np.asarray(line)[: out.shape[1]]
-    elif table.shape == out.shape and table.dtype.kind in "iu":
-        out[:] = table
-    else:
-        raise ValueError(f"tokens must be integers of shape {out.shape}, got shape {table.shape}, dtype {table.dtype}")
-    bad = np.argwhere(kept & ((out < 0) | (out >= rounds.vocab_size)))
-    if len(bad):
-        row, place = bad[0]
-        raise ValueError(
-            f"tokens[{row}, {place}] is {out[row, place]}, but row {row} emits {counts[row] + 1} tokens in "
-            f"0…{rounds.vocab_size - 1}"
-        )
-    return np.where(kept, out, -1), counts
-
-
 @dataclass(frozen=True, eq=False)
 class _Player:
     """Plays chosen blocks with chosen lattice points and encodes each answer as one integer."""
@@ -141,14 +106,18 @@ class _Player:
     rounds: Rounds
 
     def __call__(self, blocks: Integers, points: Integers) -> Integers:
-        parts = [slice(at, at + ROWS_AT_ONCE) for at in range(0, len(blocks), ROWS_AT_ONCE)]
+        step = max(1, ENTRIES_AT_ONCE // self.rounds.target_probs[0].size)
+        parts = [slice(at, at + step) for at in range(0, len(blocks), step)]
         return np.concatenate([np.zeros(0, np.int64), *(self._codes(blocks[s], points[s]) for s in parts)])
 
     def _codes(self, blocks: Integers, points: Integers) -> Integers:
         own = self.rounds
         rounds = Rounds(own.draft_ids[blocks], own.target_probs[blocks], own.draft_probs[blocks])
         u = points / LATTICE
-        tokens, _ = emitted_arrays(self.sampler(rounds, Uniforms(u[:, :-1], u[:, -1])), rounds)
+        uniforms = Uniforms(u[:, :-1], u[:, -1])
+        tokens, _ = answer(
+            lambda: self.sampler(rounds, uniforms), len(blocks), own.length, own.vocab_size, rounds.draft_ids, None
+        )
         return (tokens + 1) @ (own.vocab_size + 1) ** np.arange(own.length, -1, -1)
 
     def decode(self, codes: Integers) -> Integers:
@@ -240,7 +209,11 @@ def _check_cells(play: _Player, blocks: Integers, lows: Integers, sides: Integer
     again[order] = play(blocks[order], (lows + (sides - 1) // 2)[order])
     spread = np.array(GOLDEN[: lows.shape[1]] if lows.shape[1] <= len(GOLDEN) else np.linspace(0.5, 0.9, lows.shape[1]))
     inside = [((k + 1) * spread + np.arange(len(blocks))[:, None] * spread[::-1]) % 1 for k in range(PROBES)]
-    trials = [lows, lows + sides - 1, *(lows + np.minimum((part * sides).astype(np.int64), sides - 1) for part in inside)]
+    trials = [
+        lows,
+        lows + sides - 1,
+        *(lows + np.minimum((part * sides).astype(np.int64), sides - 1) for part in inside),
+    ]
     for name, points, answer in [
         ("asked again among other rows", lows + (sides - 1) // 2, again),
         *(("elsewhere in its cell", points, play(blocks, points)) for points in trials),
@@ -274,7 +247,7 @@ def exact_law(
     target, draft : Chain
         Of one vocabulary; the draft is the law the sampler is told.
     length : int
-        L ≥ 1. V^(L+1) ≤ 4096.
+        L ≥ 1. V^(L+1) ≤ 2¹⁸.
     drawn : Chain, optional
         The law that drafts are really drawn from, where it is not the declared one.
 
@@ -286,8 +259,10 @@ def exact_law(
     ------
     NotPiecewise
         If a probe finds that the answer is not constant where it should be, naming block and uniforms.
+    BadAnswer
+        For an answer that is none, naming the row.
     ValueError
-        For chains too shallow, a table too large, or an answer that is none, naming the row.
+        For chains too shallow or a table too large.
 
     Notes
     -----

@@ -12,6 +12,7 @@ import numpy as np
 import theory
 from simulate.draws import categorical
 from simulate.testing.exact_mode import exact_law
+from simulate.testing.mutants.skeleton import TokenWise
 from simulate.testing.protocol import Emitted, Floats, RoundDecoder, Rounds
 from simulate.testing.uniforms import UniformSampler, draw_uniforms, drawing
 from theory.arrays import to_numpy
@@ -70,7 +71,7 @@ class Mutant:
     ----------
     name, kind : str
         `kind` is one of `KINDS`.
-    subject : Sampler, RoundDecoder, or the function that the probe tries
+    sampler : Sampler, RoundDecoder, or the function that the probe tries
     found_by : str
         "law" for the law test, else the name of a probe (`simulate.testing.probes.PROBES`).
     target, draft : Chain, optional
@@ -79,10 +80,10 @@ class Mutant:
         L.
     verifier : verifier, optional
         What it declares.
-    declared : array, optional
-        The declared law of the round, shape (V,)*(L+1), where no verifier has it.
     exact : function () → law, optional
         The law that it really has.
+    forced : Chain, optional
+        The law of the drafts it is tested with, where the draft itself hardly ever gives the token in question.
     counts : {"declared", "any"}
         Whether its accepted lengths are declared to be the verifier's own.
     faulty : bool
@@ -96,14 +97,14 @@ class Mutant:
 
     name: str
     kind: str
-    subject: Any
+    sampler: Any
     found_by: str = "law"
     target: theory.Chain | None = None
     draft: theory.Chain | None = None
     length: int = 1
     verifier: Any = LOSSLESS
-    declared: Floats | None = None
     exact: Callable[[], Floats] | None = None
+    forced: theory.Chain | None = None
     counts: str = "declared"
     faulty: bool = True
 
@@ -116,10 +117,10 @@ class Mutant:
     @cached_property
     def declared_law(self) -> Floats | None:
         """Law of L+1 tokens that it claims, None where it claims none."""
-        if self.declared is not None:
-            return self.declared
         if self.target is None or self.draft is None:
             return None
+        if self.forced is not None:
+            return exact_law(TokenWise(), self.target, self.draft, self.length, drawn=self.forced).law
         return to_numpy(theory.analyse_round(self.target, self.draft, self.verifier, self.length).law)
 
     @cached_property
@@ -172,12 +173,13 @@ def by_uniforms(
     length: int = 1,
     *,
     drawn: Callable[[theory.Chain], theory.Chain] | None = None,
+    forced: theory.Chain | None = None,
     **rest: Any,
 ) -> Mutant:
     """A mutant that takes its uniforms as an argument, so that its exact law is an integral over them."""
-    subject = drawing(core) if drawn is None else drafting(core, drawn)
+    sampler = drawing(core) if drawn is None else drafting(core, drawn)
 
     def exact() -> Floats:
-        return exact_law(core, target, draft, length, drawn=None if drawn is None else drawn(draft)).law
+        return exact_law(core, target, draft, length, drawn=forced if drawn is None else drawn(draft)).law
 
-    return Mutant(name, kind, subject, target=target, draft=draft, length=length, exact=exact, **rest)
+    return Mutant(name, kind, sampler, target=target, draft=draft, length=length, exact=exact, forced=forced, **rest)

@@ -104,7 +104,7 @@ MUTANTS: tuple[Mutant, ...] = (
     by_uniforms("residual not normalised", REPLACED, TokenWise(residual=lambda p, q, x: np.maximum(p - q, 0), draw=_unscaled), P0, Q0),
     by_uniforms("residual [q − p]_+", REPLACED, TokenWise(residual=lambda p, q, x: lossless_residual(q, p, x)), P0, Q0),
     by_uniforms("residual's likeliest token", REPLACED, TokenWise(residual=lambda p, q, x: _likeliest(p - q)), FALLING, RISING),
-    by_uniforms("target's likeliest token", REPLACED, TokenWise(residual=lambda p, q, x: _likeliest(p)), P0, Q0),
+    by_uniforms("target's likeliest token", REPLACED, TokenWise(residual=lambda p, q, x: _likeliest(p)), theory.IIDChain([0.4, 0.35, 0.25]), theory.IIDChain([0.45, 0.05, 0.5])),
     by_uniforms("residual uniform where p > q", REPLACED, TokenWise(residual=_even), FALLING, RISING),
     by_uniforms("residual p − q·p/q, the min left out", REPLACED, TokenWise(residual=_accepted_subtracted), P0, Q0),
     by_uniforms("residual with the rejected token's ratio", REPLACED, TokenWise(residual=_own_ratio_everywhere), P0, Q0),
