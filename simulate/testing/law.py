@@ -11,7 +11,7 @@ costs no power at the tokens that a round emits itself.
 
 *Which level.* The false-alarm level α is split evenly over the pairs (a union bound), on each pair in halves between
 the evidence, valid at every stopping time, and the distance test, whose half is split over its looks as α/(j(j+1)). So
-a correct sampler fails with probability at most α, whatever the number of looks (the seed check adds about 4⁻⁶⁴).
+a correct sampler fails with probability at most α, whatever the number of looks (the seed check adds less than 10⁻²⁴).
 Correct means: rounds are independent, and no event's probability is off by more than `rounding`.
 
 *How many rounds.* All pairs advance together, 256 rounds at first and doubling, so that a fault stops the check on the
@@ -144,7 +144,8 @@ def check_law(
     for trial in trials:
         limit = min([most, *(pair.most_rounds or most for pair in trial.pairs)])
         trial.looks = looks(trial.law, level, beta, rounding, smallest, limit)
-    fault = seed_fault(sampler, timeout) if seeds else None
+    first = trials[0]
+    fault = seed_fault(sampler, first.vocab_size, first.length, timeout) if seeds and first.vocab_size > 1 else None
     look = 0
     while fault is None and any(look < len(trial.looks) for trial in trials):
         look += 1

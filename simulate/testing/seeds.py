@@ -1,8 +1,9 @@
 """Checks that need no statistics: seeds, and placeholders among the drafts.
 
 The protocol says that every random number comes from `rng`. Then one seed gives one answer, whatever stands in the
-global generators of Python, NumPy and torch; and another seed gives another: on `PROBE` every round ends with a token
-that no correct verifier can predict (p is uniform over four ids), so that 64 rounds agree with probability about 4⁻⁶⁴.
+global generators of Python, NumPy and torch; and another seed gives another: p is uniform over V ids on the rounds of
+the check and q falls linearly, so that rounds end with a token that the drafts do not settle. 64 rounds of a lossless
+verifier agree with probability below 10⁻²⁴ for V = 2 and L = 1, and less for more.
 """
 
 from __future__ import annotations
@@ -19,30 +20,37 @@ import theory
 from simulate.testing.calls import BadAnswer, answer
 from simulate.testing.protocol import Integers, RoundDecoder, Rounds, Sampler
 
-PROBE = (theory.IIDChain([0.25] * 4), theory.IIDChain([0.4, 0.3, 0.2, 0.1]))
-"""Target and draft of the seed checks, L = 1."""
-
 PROBE_ROUNDS = 64
 
 Call = Callable[[np.random.Generator], tuple[Integers, Integers]]
 
 
-def check_seeds(sampler: Sampler | RoundDecoder, *, timeout: float | None = 60.0) -> None:
+def check_seeds(
+    sampler: Sampler | RoundDecoder, vocab_size: int = 4, length: int = 1, *, timeout: float | None = 60.0
+) -> None:
     """One seed one answer, other seeds other answers, global generators without effect.
+
+    Parameters
+    ----------
+    sampler : Sampler or RoundDecoder
+    vocab_size, length : int
+        V ≥ 2 and L of the rounds tried.
+    timeout : float or None
+        Seconds for one call.
 
     Raises
     ------
     AssertionError
         Saying which of the three fails.
     """
-    fault = seed_fault(sampler, timeout)
+    fault = seed_fault(sampler, vocab_size, length, timeout)
     if fault is not None:
         raise AssertionError(fault)
 
 
-def seed_fault(sampler: Sampler | RoundDecoder, timeout: float | None) -> str | None:
+def seed_fault(sampler: Sampler | RoundDecoder, vocab_size: int, length: int, timeout: float | None) -> str | None:
     """What is wrong with the sampler's use of `rng`, or None."""
-    call = _probe(sampler, timeout)
+    call = _probe(sampler, vocab_size, length, timeout)
     with _globals_restored():
         try:
             first, again = call(np.random.default_rng(1)), call(np.random.default_rng(1))
@@ -93,17 +101,21 @@ def check_placeholders(sampler: Sampler, *, timeout: float | None = 60.0) -> Non
         raise AssertionError(f"row {row} accepts {accepted[row]} of the drafts {drafts[row].tolist()}; −1 is no draft")
 
 
-def _probe(sampler: Sampler | RoundDecoder, timeout: float | None) -> Call:
-    target, draft = PROBE
+def _probe(sampler: Sampler | RoundDecoder, vocab_size: int, length: int, timeout: float | None) -> Call:
+    falling = np.arange(vocab_size, 0, -1.0)
+    p, q = np.full(vocab_size, 1 / vocab_size), falling / falling.sum()
+    count = PROBE_ROUNDS
     if isinstance(sampler, RoundDecoder):
+        target, draft = theory.IIDChain(p), theory.IIDChain(q)
         return lambda rng: answer(
-            lambda: sampler.run(target, draft, 1, PROBE_ROUNDS, rng), PROBE_ROUNDS, 1, 4, None, timeout
+            lambda: sampler.run(target, draft, length, count, rng), count, length, vocab_size, None, timeout
         )
-    ids = np.arange(PROBE_ROUNDS) % 4
-    p, q = (np.tile(np.asarray(chain.p), (PROBE_ROUNDS, n, 1)) for chain, n in ((target, 2), (draft, 1)))
-    return lambda rng: answer(
-        lambda: sampler(Rounds(ids[:, None].copy(), p.copy(), q.copy()), rng), PROBE_ROUNDS, 1, 4, ids[:, None], timeout
-    )
+    ids = (np.arange(count)[:, None] + np.arange(length)) % vocab_size
+
+    def fresh() -> Rounds:
+        return Rounds(ids.copy(), np.tile(p, (count, length + 1, 1)), np.tile(q, (count, length, 1)))
+
+    return lambda rng: answer(lambda: sampler(fresh(), rng), count, length, vocab_size, ids, timeout)
 
 
 def _equal(a: tuple[Integers, Integers], b: tuple[Integers, Integers]) -> bool:
