@@ -139,7 +139,7 @@ def _lattice(values: Floats) -> Integers:
 
 
 def _middles(breaks: Integers) -> Integers:
-    return breaks[:-1] + (np.diff(breaks) - 1) // 2
+    return np.asarray(breaks[:-1] + (np.diff(breaks) - 1) // 2)
 
 
 def _grid(axes: list[Integers]) -> Integers:
@@ -214,18 +214,18 @@ def _check_cells(play: _Player, blocks: Integers, lows: Integers, sides: Integer
         lows + sides - 1,
         *(lows + np.minimum((part * sides).astype(np.int64), sides - 1) for part in inside),
     ]
-    for name, points, answer in [
+    for name, points, found in [
         ("asked again among other rows", lows + (sides - 1) // 2, again),
         *(("elsewhere in its cell", points, play(blocks, points)) for points in trials),
     ]:
-        wrong = np.flatnonzero(answer != codes)
+        wrong = np.flatnonzero(found != codes)
         if len(wrong):
             row = wrong[0]
             middle = (lows[row] + (sides[row] - 1) // 2) / LATTICE
             raise NotPiecewise(
                 f"drafted block {play.rounds.draft_ids[blocks[row]].tolist()}: uniforms {middle.tolist()} gave "
-                f"{play.decode(codes[row : row + 1])[0].tolist()}, and {(points[row] / LATTICE).tolist()} ({name}) gave "
-                f"{play.decode(answer[row : row + 1])[0].tolist()}; the answer must depend on thresholds of single "
+                f"{play.decode(codes[row : row + 1])[0].tolist()}, {(points[row] / LATTICE).tolist()} ({name}) gave "
+                f"{play.decode(found[row : row + 1])[0].tolist()}; the answer must depend on thresholds of single "
                 "uniforms of its own row only. Test the sampler with assert_law instead"
             )
 
@@ -301,12 +301,12 @@ def _collect(tokens: Integers, weights: Floats, target: theory.Chain, cells: int
     """Sum weighted outputs into the law of L+1 tokens, continuing each with the target."""
     size, length = target.vocab_size, tokens.shape[1] - 1
     emitted = (tokens >= 0).sum(axis=1)
-    law = np.zeros(1)
+    law: Floats = np.zeros(1)
     for k in range(1, length + 2):
         if k > 1:
             law = law[:, None] * to_numpy(target.conditional(all_prefixes(size, k - 1)))
         ended = emitted == k
         index = tokens[ended, :k] @ size ** np.arange(k - 1, -1, -1)
-        law = (law.ravel() if k > 1 else 0) + np.bincount(index, weights[ended], minlength=size**k)
-    accepted = np.bincount(emitted - 1, weights, minlength=length + 1)
+        law = (law.ravel() if k > 1 else 0.0) + np.bincount(index, weights[ended], minlength=size**k).astype(np.float64)
+    accepted = np.bincount(emitted - 1, weights, minlength=length + 1).astype(np.float64)
     return ExactLaw(law.reshape((size,) * (length + 1)), accepted, cells)

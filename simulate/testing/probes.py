@@ -2,9 +2,10 @@
 
 A probe takes a sampler and returns None, or what is wrong in one sentence with the input that shows it.
 
->>> from simulate.testing.reference import reference_sampler
->>> run_probes(reference_sampler(theory.Verifier(theory.Lossless())), ["extreme uniforms", "empty batch"])
-{'extreme uniforms': 'not applicable: the sampler does not draw with rng.random alone', 'empty batch': 'passed'}
+>>> from simulate.testing.mutants.skeleton import TokenWise
+>>> from simulate.testing.uniforms import drawing
+>>> run_probes(drawing(TokenWise()), ["extreme uniforms", "end token"])
+{'extreme uniforms': 'passed', 'end token': 'not applicable: the sampler takes no end token'}
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import theory
 from simulate.testing.calls import BadAnswer, answer
 from simulate.testing.protocol import Floats, Integers, Rounds, Sampler
-from simulate.testing.seeds import check_placeholders, seed_fault
+from simulate.testing.seeds import check_placeholders, check_seeds
 from simulate.testing.uniforms import LAST_UNIFORM, ConstantGenerator
 from theory.arrays import to_numpy
 
@@ -119,7 +120,11 @@ def rows_apart(sampler: Sampler) -> str | None:
 
 def seeds(sampler: Any) -> str | None:
     """One seed one answer, other seeds other answers, whatever the global generators hold."""
-    return seed_fault(sampler, None)
+    try:
+        check_seeds(sampler, timeout=None)
+    except AssertionError as error:
+        return str(error)
+    return None
 
 
 def placeholders(sampler: Sampler) -> str | None:

@@ -101,21 +101,31 @@ class GivenGenerator:
         raise AttributeError(f"only random(size) can be driven by given uniforms, the sampler used {name}")
 
 
-class ConstantGenerator:
-    """Looks like a Generator; every uniform it returns is the same number."""
+class ConstantGenerator(np.random.Generator):
+    """A Generator whose uniforms are all the same number, in the generators spawned from it too.
+
+    AttributeError for any other kind of draw.
+    """
 
     def __init__(self, value: float) -> None:
+        super().__init__(np.random.PCG64(0))
         self.value = value
 
-    def random(self, size: Any = None) -> Any:
+    def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         """The number, in the shape asked for."""
         return self.value if size is None else np.full(size, self.value)
 
-    def __getattr__(self, name: str) -> Any:
+    def spawn(self, n_children: int) -> Any:
+        """Generators of the same number."""
+        return [ConstantGenerator(self.value) for _ in range(n_children)]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("value", "random", "spawn"):
+            return super().__getattribute__(name)
         raise AttributeError(f"only random(size) can be driven by given uniforms, the sampler used {name}")
 
 
-def driven(sampler: Any, order: Sequence[str | int] = ("acceptance", "final")) -> UniformSampler:
+def driven(sampler: Callable[..., Any], order: Sequence[str | int] = ("acceptance", "final")) -> UniformSampler:
     """The uniform sampler of a sampler that calls ``rng.random`` in a known order.
 
     Parameters
@@ -129,7 +139,7 @@ def driven(sampler: Any, order: Sequence[str | int] = ("acceptance", "final")) -
     if unknown:
         raise ValueError(f'order names "acceptance", "final" or a drafted position, got {unknown[0]!r}')
 
-    def run(rounds: Rounds, uniforms: Uniforms) -> Emitted:
+    def run(rounds: Rounds, uniforms: Uniforms) -> Any:
         columns = {"acceptance": uniforms.acceptance, "final": uniforms.final}
         pieces = [uniforms.acceptance[:, at] if isinstance(at, int) else columns[at] for at in order]
         return sampler(rounds, GivenGenerator(pieces))

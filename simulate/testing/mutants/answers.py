@@ -26,7 +26,7 @@ def _own_seed(rounds: Rounds, rng: np.random.Generator) -> Emitted:
 
 
 def _global_generator(rounds: Rounds, rng: np.random.Generator) -> Emitted:
-    draw = np.random.random_sample  # noqa: NPY002 the fault itself
+    draw = np.random.random_sample
     return CORE(rounds, Uniforms(draw((rounds.count, rounds.length)), draw(rounds.count)))
 
 
@@ -57,7 +57,7 @@ def _next_row(rounds: Rounds) -> tuple[Floats, Floats]:
     return np.roll(p, 1, axis=0), q
 
 
-def _batch_total(p: Floats, q: Floats, x: Integers) -> Floats:
+def _batch_total(p: Floats, q: Floats, x: Integers) -> Any:
     left = np.maximum(p - q, 0.0)
     return 0.5 * lossless_residual(p, q, x) + 0.5 * left.sum(axis=0) / max(left.sum(), 1e-300)
 

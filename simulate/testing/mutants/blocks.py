@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from simulate.testing.mutants.skeleton import (
     at,
     block_residual,
     leading,
-    lossless_residual,
     success,
 )
 from simulate.testing.protocol import Emitted, Floats, Integers, Rounds
@@ -39,7 +39,7 @@ def _first_failure_h(s: Floats, p: Floats, q: Floats) -> Floats:
     return s
 
 
-def _without_remainder(s: Floats, p: Floats, q: Floats) -> Floats:
+def _without_remainder(s: Floats, p: Floats, q: Floats) -> Any:
     return np.maximum(s[:, None] * p - q, 0.0).sum(axis=-1)
 
 
@@ -51,7 +51,7 @@ def _first_success(flags: Floats) -> Integers:
     return np.where(flags.any(axis=1), np.argmax(flags, axis=1) + 1, 0)
 
 
-def _number_of_successes(flags: Floats) -> Integers:
+def _number_of_successes(flags: Floats) -> Any:
     return flags.sum(axis=1, dtype=np.int64)
 
 
@@ -96,7 +96,7 @@ def _block(name: str, core: Blockwise | SharedTests, pair: tuple[theory.Chain, t
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    _block("block with the token residual", Blockwise(residual=lambda s, p, q: lossless_residual(p, q, np.zeros(0)))),
+    _block("block with the token residual", Blockwise(residual=lambda s, p, q: block_residual(np.ones_like(s), p, q))),
     _block("block weight without memory", Blockwise(weight=_memoryless), MARKOV),
     _block("block weight above one", Blockwise(weight=_uncapped, last=lambda s: np.minimum(s, 1.0)), MARKOV),
     _block("first failure in place of the last success", Blockwise(count=leading)),

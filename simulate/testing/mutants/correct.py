@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 import theory
 from simulate.testing.mutants.answers import at_end, best_of_one, chi_square_test, guided, stopping_at
 from simulate.testing.mutants.lossy import block_wise, token_wise
-from simulate.testing.mutants.mutant import MARKOV, P0, Q0, Mutant, by_uniforms
+from simulate.testing.mutants.mutant import MARKOV, P0, Mutant, by_uniforms
 from simulate.testing.mutants.siblings import WIDE, Siblings, siblings_mutant, with_replacement
 from simulate.testing.mutants.skeleton import Blockwise, TokenWise, at, checked, emit, inverse_cdf, normalised
 from simulate.testing.protocol import Emitted, Floats, Integers, Rounds
-from simulate.testing.uniforms import Uniforms, drawing
+from simulate.testing.uniforms import Uniforms, UniformSampler, drawing
 
 RIGHT = "rules that are not faults"
 TARGET, DRAFT = theory.IIDChain([0.6, 0.2, 0.1, 0.1]), theory.IIDChain([0.7, 0.2, 0.05, 0.05])
@@ -48,11 +49,11 @@ def _rejected_forbidden(p: Floats, q: Floats, x: Integers) -> Floats:
     return normalised(left, p)
 
 
-def _from_the_top(law: Floats, u: Floats) -> Integers:
+def _from_the_top(law: Floats, u: Floats) -> Any:
     return law.shape[-1] - 1 - inverse_cdf(law[:, ::-1], u)
 
 
-def _upper_tail(u: Floats, f: Floats) -> Floats:
+def _upper_tail(u: Floats, f: Floats) -> Any:
     return u >= 1 - f
 
 
@@ -66,9 +67,9 @@ def _zero_for_empty(s: Floats, p: Floats, q: Floats) -> Floats:
     return np.where(refused > 0, left / np.where(refused > 0, refused, 1.0), 0.0)
 
 
-def _right(name: str, core: TokenWise | Blockwise | EqualToTarget, length: int = 2, **rest: object) -> Mutant:
-    pair = rest.pop("pair", MARKOV)
-    return by_uniforms(name, RIGHT, core, *pair, length, faulty=False, **rest)  # type: ignore[misc,arg-type]
+def _right(name: str, core: UniformSampler, length: int = 2, **rest: Any) -> Mutant:
+    pair: tuple[theory.Chain, theory.Chain] = rest.pop("pair", MARKOV)
+    return by_uniforms(name, RIGHT, core, *pair, length, faulty=False, **rest)
 
 
 RELAXED, ANNEALED = theory.Verifier(theory.Relaxed(1.5)), theory.cool_sd(2, 1.3)
@@ -78,12 +79,8 @@ CORRECT: tuple[Mutant, ...] = (
     _right("token-wise", TokenWise()),
     _right("block", Blockwise(), verifier=theory.block(2)),
     _right("relaxed, declared", token_wise(RELAXED), verifier=RELAXED),
-    by_uniforms(
-        "capped block, declared", RIGHT, lambda r, u: block_wise(CAPPED, r, u), *MARKOV, 2, verifier=CAPPED, faulty=False
-    ),
-    by_uniforms(
-        "lifted block, declared", RIGHT, lambda r, u: block_wise(LIFTED, r, u), *MARKOV, 2, verifier=LIFTED, faulty=False
-    ),
+    _right("capped block, declared", lambda r, u: block_wise(CAPPED, r, u), verifier=CAPPED),
+    _right("lifted block, declared", lambda r, u: block_wise(LIFTED, r, u), verifier=LIFTED),
     _right(
         "accepted with p alone", TokenWise(ratio=lambda p, q, x: at(p, x), residual=_target_only_residual), 1,
         pair=(TARGET, DRAFT), counts="any",
@@ -91,7 +88,9 @@ CORRECT: tuple[Mutant, ...] = (
     _right("accepted where a target draw agrees", EqualToTarget(), 1, pair=(TARGET, DRAFT), counts="any"),
     _right("accepted where target draws agree, two drafts", EqualToTarget(), counts="any"),
     _right("greedy draft, one-hot declared", TokenWise(), 2, pair=(P0, GREEDY)),
-    _right("greedy draft, accepted with p", TokenWise(ratio=lambda p, q, x: at(p, x)), 1, pair=(P0, GREEDY), counts="any"),
+    _right(
+        "greedy draft, accepted with p", TokenWise(ratio=lambda p, q, x: at(p, x)), 1, pair=(P0, GREEDY), counts="any"
+    ),
     _right("ratio without the min", TokenWise(ratio=_without_min)),
     _right("rejected token forbidden in the residual", TokenWise(residual=_rejected_forbidden)),
     _right("drawn from the last id down", TokenWise(draw=_from_the_top)),

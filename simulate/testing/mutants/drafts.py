@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def from_rows(rows: Callable[[Floats], Floats], stale: bool = False) -> Callable
     return lambda chain: Derived(chain, rows, stale)
 
 
-def top(laws: Floats, k: int) -> Floats:
+def top(laws: Floats, k: int) -> Any:
     """The k likeliest tokens, renormalised; (..., V)."""
     order = np.argsort(-laws, axis=-1, kind="stable")
     kept = laws.copy()
@@ -61,13 +62,13 @@ def top(laws: Floats, k: int) -> Floats:
     return kept / kept.sum(axis=-1, keepdims=True)
 
 
-def _without_first(laws: Floats) -> Floats:
+def _without_first(laws: Floats) -> Any:
     kept = laws.copy()
     kept[..., 0] = 0.0
     return kept / kept.sum(axis=-1, keepdims=True)
 
 
-def _explored(laws: Floats) -> Floats:
+def _explored(laws: Floats) -> Any:
     return 0.9 * laws + 0.1 / laws.shape[-1]
 
 
@@ -92,7 +93,7 @@ def one_step(step: Step) -> RoundDecoder:
     return RoundDecoder(run)
 
 
-def step_law(step: Step, target: theory.Chain, draft: theory.Chain) -> Floats:
+def step_law(step: Step, target: theory.Chain, draft: theory.Chain) -> Any:
     """Law of two tokens of `one_step`: all its thresholds are acceptance probabilities and partial sums."""
     start = np.zeros((1, 0), dtype=np.int64)
     p, q = (to_numpy(chain.conditional(start))[0].astype(np.float64) for chain in (target, draft))
@@ -124,7 +125,9 @@ def _redraws_with_test_uniform(p: Floats, q: Floats, a: Floats, b: Floats, c: Fl
     return x, b < ratio(p, q, x), inverse_cdf(lossless_residual(p, q, x), b)
 
 
-def _gumbel_twice(target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator) -> Emitted:
+def _gumbel_twice(
+    target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator
+) -> Emitted:
     """Draft and residual token from one vector of exponential noise: argmin E/q, then argmin E/residual."""
     start = np.zeros((count, 0), dtype=np.int64)
     p, q = (to_numpy(chain.conditional(start)).astype(np.float64) for chain in (target, draft))
@@ -147,7 +150,7 @@ def both_least(q: Floats, r: Floats, x: int, y: int) -> float:
     turns = [q[z] / q[x] * r[y] / r[z] for z in others if r[z] > 0]
     ends = [low, *sorted(t for t in turns if t > low), np.inf]
     total = 0.0
-    for left, right in zip(ends[:-1], ends[1:], strict=True):
+    for left, right in pairwise(ends):
         middle = left + 1 if np.isinf(right) else (left + right) / 2
         slope, constant = 1.0, 1.0
         for z in others:
@@ -157,7 +160,7 @@ def both_least(q: Floats, r: Floats, x: int, y: int) -> float:
     return total
 
 
-def gumbel_law(target: theory.IIDChain, draft: theory.IIDChain) -> Floats:
+def gumbel_law(target: theory.IIDChain, draft: theory.IIDChain) -> Any:
     """Law of two tokens of a decoder that draws draft and residual token from one noise vector."""
     p, q = np.asarray(target.p), np.asarray(draft.p)
     f = np.minimum(1.0, p / q)

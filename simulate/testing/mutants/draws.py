@@ -15,20 +15,20 @@ from simulate.testing.uniforms import drawing
 EXTREME = "extreme uniforms"
 
 
-def _unscaled(law: Floats, u: Floats) -> Integers:
+def _unscaled(law: Floats, u: Floats) -> Any:
     return (law.cumsum(axis=-1) <= u[:, None]).sum(axis=-1)
 
 
-def _clipped(law: Floats, u: Floats) -> Integers:
+def _clipped(law: Floats, u: Floats) -> Any:
     return np.minimum(_unscaled(law, u), law.shape[-1] - 1)
 
 
-def _inclusive_sum(law: Floats, u: Floats) -> Integers:
+def _inclusive_sum(law: Floats, u: Floats) -> Any:
     sums = law.cumsum(axis=-1)
     return np.argmax(sums >= u[:, None] * sums[:, -1:], axis=-1)
 
 
-def _always_first(law: Floats, u: Floats) -> Integers:
+def _always_first(law: Floats, u: Floats) -> Any:
     """argmax over an empty comparison: token 0 where no sum exceeds u."""
     return np.argmax(law.cumsum(axis=-1) > u[:, None], axis=-1)
 
@@ -40,7 +40,7 @@ def bfloat16(values: Floats) -> Floats:
     return kept.view(np.float32).astype(np.float64)
 
 
-def _in_bfloat16(law: Floats, u: Floats) -> Integers:
+def _in_bfloat16(law: Floats, u: Floats) -> Any:
     sums, total = np.empty_like(law), np.zeros(len(law))
     for x in range(law.shape[-1]):
         total = bfloat16(total + bfloat16(law[:, x]))
@@ -48,7 +48,7 @@ def _in_bfloat16(law: Floats, u: Floats) -> Integers:
     return np.minimum((sums <= u[:, None]).sum(axis=-1), law.shape[-1] - 1)
 
 
-def _in_float16(law: Floats, u: Floats) -> Integers:
+def _in_float16(law: Floats, u: Floats) -> Any:
     sums = np.cumsum(law.astype(np.float16), axis=-1, dtype=np.float16)
     return np.minimum((sums <= u[:, None]).sum(axis=-1), law.shape[-1] - 1)
 
@@ -89,10 +89,14 @@ def _narrow(u: Any) -> Any:
     return Unchecked(u.acceptance.astype(np.float32), u.final.astype(np.float32))
 
 
-def _nan_residual(p: Floats, q: Floats, x: Integers) -> Floats:
+def _nan_residual(p: Floats, q: Floats, x: Integers) -> Any:
     left = np.maximum(p - q, 0.0)
     with np.errstate(all="ignore"):
         return left / left.sum(axis=-1, keepdims=True)
+
+
+def _token_zero(p: Floats, q: Floats, x: Integers) -> Floats:
+    return normalised(np.maximum(p - q, 0.0), np.repeat(np.eye(p.shape[-1])[:1], len(p), axis=0))
 
 
 def _slack(p: Floats, q: Floats, x: Integers) -> Floats:
@@ -101,9 +105,7 @@ def _slack(p: Floats, q: Floats, x: Integers) -> Floats:
 
 
 CERTAIN = theory.IIDChain(np.eye(128)[0])
-HEAD_8, HEAD_11 = (
-    theory.IIDChain(np.concatenate([[head], np.full(127, (1 - head) / 127)])) for head in (0.8, 0.97)
-)
+HEAD_8, HEAD_11 = (theory.IIDChain(np.concatenate([[head], np.full(127, (1 - head) / 127)])) for head in (0.8, 0.97))
 """Behind a head above one half, tail masses below half a unit in the last place of bfloat16 and of float16."""
 TINY = theory.IIDChain([1e-9, 0.6, 0.4 - 1e-9]), theory.IIDChain([1e-8, 0.4, 0.6 - 1e-8])
 EVEN = theory.IIDChain(np.full(3, 1 / 3))
@@ -133,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _by_probe(
         "empty residual made token 0", EMPTY,
-        TokenWise(residual=lambda p, q, x: normalised(np.maximum(p - q, 0.0), np.eye(p.shape[-1])[np.zeros(len(p), int)])),
+        TokenWise(residual=_token_zero),
         "empty residual",
     ),
     _by_probe("float32 rows refused", "float32 rows in a float64 check", TokenWise(laws=_strict_rows), "float32 rows"),

@@ -34,7 +34,7 @@ class Verdict:
     mutant: Mutant
     killed: bool
     rounds: int | None
-    """Rounds drawn by the law test; None for a probe."""
+    """Rounds after which the law test gave its verdict; None for a probe."""
     reason: str
     """What gave it away, or that nothing did."""
 
@@ -76,7 +76,8 @@ def judge(mutant: Mutant, false_alarm: float = FALSE_ALARM, seed: int = 0) -> Ve
         seeds=False,
         timeout=None,
     )
-    return Verdict(mutant, not report.passed, report.rounds, report.reason or "passed")
+    rounds = sum(result.verdict_rounds for result in report.results)
+    return Verdict(mutant, not report.passed, rounds, report.reason or "passed")
 
 
 def chosen(names: Sequence[str], registry: Sequence[Mutant]) -> list[Mutant]:
@@ -100,16 +101,15 @@ def format_table(verdicts: Iterable[Verdict]) -> str:
     verdicts = list(verdicts)
     lines = [("sampler", "kind", "TV", "rounds", "verdict", "by")]
     for v in verdicts:
-        tv = "" if v.mutant.total_variation is None else f"{v.mutant.total_variation:.4f}"
-        word = ("killed" if v.killed else "SURVIVES") if v.mutant.faulty else ("FAILED" if v.killed else "passes")
-        lines.append((v.mutant.name, v.mutant.kind, tv, "" if v.rounds is None else str(v.rounds), word, v.mutant.found_by))
+        m, tv = v.mutant, v.mutant.total_variation
+        word = ("killed" if v.killed else "SURVIVES") if m.faulty else ("FAILED" if v.killed else "passes")
+        numbers = "" if tv is None else f"{tv:.4f}", "" if v.rounds is None else str(v.rounds)
+        lines.append((m.name, m.kind, *numbers, word, m.found_by))
     widths = [max(len(line[i]) for line in lines) for i in range(6)]
     table = [
-        "  ".join(f"{cell:>{w}}" if i in (2, 3) else f"{cell:<{w}}" for i, (cell, w) in enumerate(zip(line, widths, strict=True))).rstrip()
-        for line in lines
+        "  ".join(cell.rjust(w) if i in (2, 3) else cell.ljust(w) for i, (cell, w) in enumerate(cells)).rstrip()
+        for cells in (zip(line, widths, strict=True) for line in lines)
     ]
-    mutants = [v for v in verdicts if v.mutant.faulty]
-    right = [v for v in verdicts if not v.mutant.faulty]
-    table += ["", f"{sum(v.killed for v in mutants)} of {len(mutants)} mutants killed, {sum(v.right for v in right)} of {len(right)} correct ones passed"]
-    table += [f"{v.mutant.name}: {v.reason}" for v in verdicts if not v.right]
-    return "\n".join(table)
+    killed, passed = ([v.right for v in verdicts if v.mutant.faulty is faulty] for faulty in (True, False))
+    totals = f"{sum(killed)} of {len(killed)} mutants killed, {sum(passed)} of {len(passed)} correct ones passed"
+    return "\n".join([*table, "", totals, *(f"{v.mutant.name}: {v.reason}" for v in verdicts if not v.right)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import theory
@@ -55,8 +57,8 @@ def pooled_residual(p: Floats, q: Floats, f: Floats, /) -> Floats:
     return normalised(left, np.asarray(p))
 
 
-def _undeclared(name: str, verifier: theory.Verifier, length: int = 1, **rest: object) -> Mutant:
-    pair = (P0, Q0) if length == 1 else MARKOV
+def _undeclared(name: str, verifier: theory.Verifier, length: int = 1, **rest: Any) -> Mutant:
+    pair: tuple[theory.Chain, theory.Chain] = (P0, Q0) if length == 1 else MARKOV
     return by_uniforms(name, LOSSY, token_wise(verifier), *pair, length, **rest)
 
 
@@ -65,7 +67,7 @@ NEAREST = np.array([[1, 2], [0, 2], [1, 0]])
 POOL = np.array([[1, 2], [0, 2], [1, 3], [2, 1]])
 ONE_HOT = theory.IIDChain([1.0, 0.0, 0.0, 0.0])
 ANNEALED = theory.cool_sd(2, 1.3)
-PAIR = theory.PartitionGrouped([0, 0, 1])
+PAIR = theory.PartitionGrouped(np.array([0, 0, 1]))
 
 MUTANTS: tuple[Mutant, ...] = (
     _undeclared("lenience ½", theory.Verifier(theory.Relaxed(2.0))),
@@ -74,7 +76,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _undeclared("lenience .97", theory.Verifier(theory.Relaxed(1.03))),
     _undeclared("every draft accepted", theory.Verifier(theory.AcceptAll())),
     _undeclared("ensemble verified as if it were p", theory.Verifier(theory.Ensemble(0.2))),
-    _undeclared("accepted within a divergence", theory.Verifier(theory.DivergenceThreshold(0.4), theory.target_residual)),
+    _undeclared(
+        "accepted within a divergence", theory.Verifier(theory.DivergenceThreshold(0.4), theory.target_residual)
+    ),
     by_uniforms(
         "accepted within the top two", LOSSY, token_wise(theory.Verifier(theory.TopK(2))), P0,
         theory.IIDChain([0.2, 0.7, 0.1]),

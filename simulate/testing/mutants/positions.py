@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +17,16 @@ COUNTING = "counting"
 POSITION = "wrong position"
 
 
-def _all_flags(flags: Floats) -> Integers:
+def _all_flags(flags: Floats) -> Any:
     return flags.sum(axis=1, dtype=np.int64)
 
 
-def _last_failure(flags: Floats) -> Integers:
+def _last_failure(flags: Floats) -> Any:
     length = flags.shape[1]
     return np.where(flags.all(axis=1), length, length - 1 - np.argmin(flags[:, ::-1], axis=1))
 
 
-def _trailing(flags: Floats) -> Integers:
+def _trailing(flags: Floats) -> Any:
     return np.cumprod(flags[:, ::-1], axis=1, dtype=np.int64).sum(axis=1)
 
 
@@ -33,7 +34,7 @@ def _all_or_nothing(flags: Floats) -> Integers:
     return np.where(flags.all(axis=1), flags.shape[1], 0)
 
 
-def _last_untested(flags: Floats) -> Integers:
+def _last_untested(flags: Floats) -> Any:
     return np.cumprod(np.where(np.arange(flags.shape[1]) == flags.shape[1] - 1, True, flags), axis=1).sum(axis=1)
 
 
@@ -91,7 +92,7 @@ def _frozen(rounds: Rounds) -> tuple[Floats, Floats]:
     return np.repeat(p[:, :1], p.shape[1], axis=1), q
 
 
-def _likeliest(law: Floats) -> Floats:
+def _likeliest(law: Floats) -> Any:
     return (np.arange(law.shape[-1]) == law.argmax(axis=-1)[:, None]).astype(float)
 
 
@@ -115,7 +116,9 @@ MUTANTS: tuple[Mutant, ...] = (
     by_uniforms("bonus one place early", POSITION, TokenWise(bonus=lambda p: p[:, -2]), *MARKOV, 2),
     by_uniforms("bonus of the first place", POSITION, TokenWise(bonus=lambda p: p[:, 0]), *MARKOV, 2),
     by_uniforms("bonus drawn from the draft", POSITION, BonusFrom(lambda p, q, x: q[:, -1]), P0, Q0),
-    by_uniforms("bonus from the last residual", POSITION, BonusFrom(lambda p, q, x: np.maximum(p[:, -2] - q[:, -1], 0)), P0, Q0),
+    by_uniforms(
+        "bonus from the last residual", POSITION, BonusFrom(lambda p, q, x: np.maximum(p[:, -2] - q[:, -1], 0)), P0, Q0
+    ),
     by_uniforms("bonus the likeliest token", POSITION, TokenWise(bonus=lambda p: _likeliest(p[:, -1])), P0, Q0),
     by_uniforms("target one token stale", POSITION, TokenWise(laws=_stale), *MARKOV, 2),
     by_uniforms("target one token early", POSITION, TokenWise(laws=_early), *MARKOV, 2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +21,13 @@ TINY = "tiny masses in low precision"
 POSITION = "wrong position"
 
 
-def tempered(laws: Floats, power: float) -> Floats:
+def tempered(laws: Floats, power: float) -> Any:
     """Laws at temperature 1/power, (..., V)."""
     warped = laws**power
     return warped / warped.sum(axis=-1, keepdims=True)
 
 
-def nucleus(laws: Floats, mass: float) -> Floats:
+def nucleus(laws: Floats, mass: float) -> Any:
     """The smallest set of likeliest tokens that holds `mass`, renormalised; (..., V)."""
     order = np.argsort(-laws, axis=-1, kind="stable")
     ranked = np.take_along_axis(laws, order, axis=-1)
@@ -36,7 +37,7 @@ def nucleus(laws: Floats, mass: float) -> Floats:
     return kept / kept.sum(axis=-1, keepdims=True)
 
 
-def _over_largest(p: Floats, q: Floats, x: Integers) -> Floats:
+def _over_largest(p: Floats, q: Floats, x: Integers) -> Any:
     return at(p, x) / p.max(axis=-1)
 
 
@@ -84,7 +85,7 @@ def _threshold(p: Floats, q: Floats, x: Integers) -> Floats:
     return (at(p, x) >= at(q, x)).astype(float)
 
 
-def _running_product(p: Floats, q: Floats, x: Integers) -> Floats:
+def _running_product(p: Floats, q: Floats, x: Integers) -> Any:
     return np.minimum(1.0, np.cumprod(at(p, x) / at(q, x), axis=1))
 
 
@@ -151,10 +152,19 @@ MUTANTS: tuple[Mutant, ...] = (
     by_uniforms("acceptance uniform ½", STUCK, TokenWise(uniforms=partial(_constant, value=0.5)), P0, Q0),
     by_uniforms("acceptance uniform below 9/10", STUCK, TokenWise(uniforms=_scaled), P0, Q0),
     by_uniforms(
-        "one uniform for every position", "one uniform shared by all positions", TokenWise(uniforms=_shared), HALF, HEAVY, 2
+        "one uniform for every position",
+        "one uniform shared by all positions",
+        TokenWise(uniforms=_shared),
+        HALF,
+        HEAVY,
+        2,
     ),
     by_uniforms(
-        "uniform of the last test draws too", "one uniform shared by all positions", TokenWise(uniforms=_with_final), P0, Q0
+        "uniform of the last test draws too",
+        "one uniform shared by all positions",
+        TokenWise(uniforms=_with_final),
+        P0,
+        Q0,
     ),
     by_uniforms(
         "first uniform draws too",
@@ -172,7 +182,9 @@ MUTANTS: tuple[Mutant, ...] = (
         2,
     ),
     by_uniforms("temperature missing in verification", WARPED, TokenWise(laws=_unwarped), WARM, EVEN),
-    by_uniforms("temperature missing in the bonus", WARPED, TokenWise(bonus=lambda p: tempered(p[:, -1], 2)), WARM, EVEN),
+    by_uniforms(
+        "temperature missing in the bonus", WARPED, TokenWise(bonus=lambda p: tempered(p[:, -1], 2)), WARM, EVEN
+    ),
     by_uniforms("temperature only in the declared draft", WARPED, TokenWise(laws=_target_only_warped), P0, Q0),
     by_uniforms(
         "temperature in the ratio, not in the residual",
@@ -182,11 +194,11 @@ MUTANTS: tuple[Mutant, ...] = (
         theory.IIDChain([0.1, 0.2, 0.3, 0.4]),
     ),
     by_uniforms("nucleus applied to the target alone", WARPED, TokenWise(laws=_nucleus), P0, Q0),
-    by_uniforms(
-        "nucleus in the bonus alone", WARPED, TokenWise(bonus=lambda p: nucleus(p[:, -1], 0.7)), P0, Q0
-    ),
+    by_uniforms("nucleus in the bonus alone", WARPED, TokenWise(bonus=lambda p: nucleus(p[:, -1], 0.7)), P0, Q0),
     by_uniforms("probabilities rounded to two digits", TINY, TokenWise(ratio=_rounded), *SMALL),
-    by_uniforms("guard added to q in the ratio", TINY, TokenWise(ratio=_guarded), P0, theory.IIDChain([0.05, 0.15, 0.8])),
+    by_uniforms(
+        "guard added to q in the ratio", TINY, TokenWise(ratio=_guarded), P0, theory.IIDChain([0.05, 0.15, 0.8])
+    ),
     by_uniforms("ratio with the target one place early", POSITION, TokenWise(ratio=_previous_target), *MARKOV, 2),
     by_uniforms("ratio with the draft one place early", POSITION, TokenWise(ratio=_previous_draft), *MARKOV, 2),
     by_uniforms("only the first draft is tested", POSITION, TokenWise(ratio=_first_only), *MARKOV, 2),

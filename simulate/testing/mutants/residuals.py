@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def _without_rejected(p: Floats, q: Floats, x: Integers) -> Floats:
     return normalised(left, p)
 
 
-def _likeliest(law: Floats) -> Floats:
+def _likeliest(law: Floats) -> Any:
     return (np.arange(law.shape[-1]) == law.argmax(axis=-1)[:, None]).astype(float)
 
 
@@ -49,7 +50,7 @@ def _own_ratio_everywhere(p: Floats, q: Floats, x: Integers) -> Floats:
     return normalised(np.maximum(p - q * f[:, None], 0.0), p)
 
 
-def _squared(p: Floats, q: Floats, x: Integers) -> Floats:
+def _squared(p: Floats, q: Floats, x: Integers) -> Any:
     return tempered(lossless_residual(p, q, x), 2)
 
 
@@ -57,7 +58,7 @@ def _mixed(p: Floats, q: Floats, x: Integers) -> Floats:
     return 0.9 * lossless_residual(p, q, x) + 0.1 * p
 
 
-def _unscaled(law: Floats, u: Floats) -> Integers:
+def _unscaled(law: Floats, u: Floats) -> Any:
     return np.minimum((law.cumsum(axis=-1) <= u[:, None]).sum(axis=-1), law.shape[-1] - 1)
 
 
@@ -101,16 +102,34 @@ MUTANTS: tuple[Mutant, ...] = (
     by_uniforms("residual p without the rejected token", REPLACED, TokenWise(residual=_without_rejected), P0, Q0),
     by_uniforms("residual p − q without the clamp", REPLACED, TokenWise(residual=_signed), RISING, FALLING),
     by_uniforms("residual |p − q|", REPLACED, TokenWise(residual=_absolute), P0, Q0),
-    by_uniforms("residual not normalised", REPLACED, TokenWise(residual=lambda p, q, x: np.maximum(p - q, 0), draw=_unscaled), P0, Q0),
+    by_uniforms(
+        "residual not normalised",
+        REPLACED,
+        TokenWise(residual=lambda p, q, x: np.maximum(p - q, 0.0), draw=_unscaled),
+        P0,
+        Q0,
+    ),
     by_uniforms("residual [q − p]_+", REPLACED, TokenWise(residual=lambda p, q, x: lossless_residual(q, p, x)), P0, Q0),
-    by_uniforms("residual's likeliest token", REPLACED, TokenWise(residual=lambda p, q, x: _likeliest(p - q)), FALLING, RISING),
-    by_uniforms("target's likeliest token", REPLACED, TokenWise(residual=lambda p, q, x: _likeliest(p)), theory.IIDChain([0.4, 0.35, 0.25]), theory.IIDChain([0.45, 0.05, 0.5])),
+    by_uniforms(
+        "residual's likeliest token", REPLACED, TokenWise(residual=lambda p, q, x: _likeliest(p - q)), FALLING, RISING
+    ),
+    by_uniforms(
+        "target's likeliest token",
+        REPLACED,
+        TokenWise(residual=lambda p, q, x: _likeliest(p)),
+        theory.IIDChain([0.4, 0.35, 0.25]),
+        theory.IIDChain([0.45, 0.05, 0.5]),
+    ),
     by_uniforms("residual uniform where p > q", REPLACED, TokenWise(residual=_even), FALLING, RISING),
     by_uniforms("residual p − q·p/q, the min left out", REPLACED, TokenWise(residual=_accepted_subtracted), P0, Q0),
-    by_uniforms("residual with the rejected token's ratio", REPLACED, TokenWise(residual=_own_ratio_everywhere), P0, Q0),
+    by_uniforms(
+        "residual with the rejected token's ratio", REPLACED, TokenWise(residual=_own_ratio_everywhere), P0, Q0
+    ),
     by_uniforms("residual mixed with a tenth of p", REPLACED, TokenWise(residual=_mixed), P0, Q0),
     by_uniforms("rejected draft emitted all the same", REPLACED, KeepsRejected(), P0, Q0),
-    by_uniforms("temperature on the residual again", "residual warped twice", TokenWise(residual=_squared), FALLING, RISING),
+    by_uniforms(
+        "temperature on the residual again", "residual warped twice", TokenWise(residual=_squared), FALLING, RISING
+    ),
     by_uniforms(
         "residual flattened",
         "residual warped twice",

@@ -65,7 +65,7 @@ def strictly(u: Floats, f: Floats) -> Any:
     return u < f
 
 
-def leading(flags: Any) -> Integers:
+def leading(flags: Any) -> Any:
     """Acceptances before the first rejection; flags (B, L)."""
     return np.cumprod(flags, axis=1, dtype=np.int64).sum(axis=1)
 
@@ -87,7 +87,7 @@ def last_row(p: Floats) -> Floats:
     return p[:, -1]
 
 
-def inverse_cdf(law: Floats, u: Floats) -> Integers:
+def inverse_cdf(law: Floats, u: Floats) -> Any:
     """The first token of positive mass whose partial sum exceeds u times the whole sum."""
     sums = law.cumsum(axis=-1)
     past = (law > 0) & (sums > u[:, None] * sums[:, -1:])
@@ -99,7 +99,9 @@ def emit(x: Integers, accepted: Integers, token: Integers) -> Emitted:
     """The first `accepted` drafts and then the token; −1 behind."""
     tokens = np.concatenate([x, np.full((len(x), 1), -1)], axis=1)
     place = np.arange(tokens.shape[1])
-    return Emitted(np.where(place < accepted[:, None], tokens, np.where(place == accepted[:, None], token[:, None], -1)), accepted)
+    return Emitted(
+        np.where(place < accepted[:, None], tokens, np.where(place == accepted[:, None], token[:, None], -1)), accepted
+    )
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def block_residual(s: Floats, p: Floats, q: Floats) -> Floats:
     return normalised(np.maximum(s[:, None] * p - q, 0.0), p)
 
 
-def last_one(flags: Any) -> Integers:
+def last_one(flags: Any) -> Any:
     """The largest index whose test succeeded, 0 if none did; flags (B, L) of indices 1…L."""
     return np.max(np.where(flags, np.arange(1, flags.shape[1] + 1), 0), axis=1, initial=0)
 
