@@ -107,10 +107,10 @@ def name_the_round(sampler: Any, rounds: Rounds, rng: np.random.Generator, secon
             answer(lambda one=one: sampler(one, rng.spawn(1)[0]), 1, one.length, one.vocab_size, one.draft_ids, seconds)  # type: ignore[misc]
         except NoAnswer:
             break
-        except BadAnswer as error:
+        except BadAnswer:
             return (
-                f"alone it fails on drafts {one.draft_ids[0].tolist()} with target_probs "
-                f"{_brief(one.target_probs[0].tolist())} and draft_probs {_brief(one.draft_probs[0].tolist())}: {error}"
+                f"it also fails alone on drafts {one.draft_ids[0].tolist()} with target_probs "
+                f"{_brief(one.target_probs[0].tolist())} and draft_probs {_brief(one.draft_probs[0].tolist())}"
             )
     first = rounds.draft_ids[: min(rounds.count, 3)].tolist()
     return f"in a batch of {rounds.count} rounds that starts with drafts {first}"

@@ -127,6 +127,10 @@ def adversarial_pairs(length: int | None = None, vocab_size: int | None = None, 
     uniform = theory.IIDChain(np.full(3, 1 / 3))
     tiny = (theory.IIDChain([1e-9, 0.6, 0.4 - 1e-9]), theory.IIDChain([1e-8, 0.4, 0.6 - 1e-8]))
     pairs.append(Pair("tiny masses, forced", *tiny, length or 1, drawn_from=uniform))
+    # In float32 the residual of this one is empty: 1 − 10⁻⁹ and 1 − 10⁻⁸ are both one.
+    even = theory.IIDChain([0.5, 0.5])
+    almost = (theory.IIDChain([1e-9, 1 - 1e-9]), theory.IIDChain([1e-8, 1 - 1e-8]))
+    pairs.append(Pair("nearly certain, forced", *almost, length or 1, drawn_from=even))
     if wide:
         flat, certain = theory.IIDChain(np.full(WIDE, 1 / WIDE)), theory.IIDChain(np.eye(WIDE)[0])
         pairs.append(Pair("wide vocabulary", flat, certain, length or 1, most_rounds=512))

@@ -86,6 +86,44 @@ class TestTransformers:
 
         assert not check_law(transformers_sampler(resampling), P0, Q0, LOSSLESS, 1, max_rounds=2000).passed
 
+    def test_its_residual_may_be_empty(self):
+        """A finding: p − q vanishes in float32 although the draft was rejected, and 0/0 reaches torch.multinomial."""
+        forced = [pair for pair in adversarial_pairs() if pair.name == "nearly certain, forced"]
+        failure = check_law(transformers_sampler(), pairs=forced, smallest_tv=0.1).failure
+        assert "RuntimeError" in failure.error
+        assert "drafts [0] with target_probs [[1e-09" in failure.error
+
+    @pytest.mark.parametrize(
+        ("u", "drafts", "draft", "target", "emitted"),
+        [
+            (0.0, [[1]], [[[0.5, 0.5]]], [[[1.0, 0.0], [1.0, 0.0]]], [[1, 0]]),
+            (0.5, [[-1]], [[[0.1, 0.9]]], [[[0.1, 0.9], [0.0, 1.0]]], [[-1, 1]]),
+            (0.5, [[1]], [[[0.5, 0.5]]], [[[np.nan, 0.5], [0.5, 0.5]]], RuntimeError),
+            (0.5, [[1], [0]], [[[0.5, 0.5]]] * 2, [[[0.5, 0.5], [0.5, 0.5]]] * 2, IndexError),
+        ],
+        ids=["impossible token at u = 0", "placeholder", "not finite", "two sequences"],
+    )
+    def test_its_edges(self, monkeypatch, u, drafts, draft, target, emitted):
+        """What the README reports about inputs that no law test reaches."""
+        self._edge(monkeypatch, u, drafts, torch.tensor(draft).log(), torch.tensor(target).log(), emitted)
+
+    def test_its_residual_may_be_empty_without_tiny_masses(self, monkeypatch):
+        draft, step = torch.tensor([1.0, 0.0]), torch.tensor([4e-7, 0.0])
+        target = torch.stack([draft + step, draft])
+        self._edge(monkeypatch, 1 - 2**-24, [[1]], draft[None, None], target[None], RuntimeError)
+
+    @staticmethod
+    def _edge(monkeypatch, u, drafts, draft, target, emitted):
+        from transformers.generation.utils import _speculative_sampling
+
+        monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, u))
+        ids = torch.tensor(drafts)
+        if isinstance(emitted, list):
+            assert _speculative_sampling(ids, draft, ids.shape[1], target)[0].tolist() == emitted
+        else:
+            with pytest.raises(emitted):
+                _speculative_sampling(ids, draft, ids.shape[1], target)
+
 
 class TestJsonLines:
     @pytest.mark.parametrize("logits", [False, True])
