@@ -154,7 +154,7 @@ def check_law(
                 fault = trial.reason
                 trial.look_closer(sampler, most)
                 break
-    results = [trial.result(level, beta) for trial in trials]
+    results = [trial.result(level, beta, not isinstance(sampler, RoundDecoder)) for trial in trials]
     return LawReport(fault, tuple(results), alpha, 1 - beta)
 
 
@@ -370,7 +370,7 @@ class Trial:
                 tokens[rows, place] = categorical(_laws(pair.target, tokens[rows, :place]), u[rows, place])
         return tokens
 
-    def result(self, level: float, beta: float) -> PairResult:
+    def result(self, level: float, beta: float, drafted_by_kit: bool) -> PairResult:
         """What has been seen on this law, with the TV that so many rounds would have found."""
         looked = sum(n <= self.verdict_rounds for n in self.looks)
         seen = 1.0
@@ -382,6 +382,7 @@ class Trial:
             self.space,
             self.law,
             self.counts,
+            drafted_by_kit,
             self.verdict_rounds,
             self.log_evidence,
             seen,

@@ -49,6 +49,8 @@ class PairResult:
     """Declared law of the cells, shape (cells,)."""
     counts: Integers = field(repr=False)
     """Rounds that fell into every cell, shape (cells,); after a failure drawn on a little, to show more."""
+    drafted_by_kit: bool
+    """Whether the sampler only verified; a decoder drafts for itself."""
     verdict_rounds: int
     """Rounds after which the verdict fell."""
     log_evidence: float
