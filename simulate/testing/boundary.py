@@ -183,8 +183,8 @@ EXACT_PAIRS: tuple[tuple[list[float], list[float]], ...] = (
 """Pairs on which edges are met exactly, smallest first; p/q is computed without rounding."""
 
 ROUNDED_PAIRS: tuple[tuple[list[float], list[float]], ...] = (
-    ([0.1] * 10, [0.1] * 10),
-    ([0.1] * 10 + [0.0], [0.0] * 9 + [0.5, 0.5]),
+    ([3 / 26, 3 / 26, 4 / 26, 4 / 26, 6 / 26, 6 / 26], [1 / 6] * 6),
+    ([3 / 26, 3 / 26, 4 / 26, 4 / 26, 6 / 26, 6 / 26, 0.0], [1 / 7] * 7),
 )
 """Pairs whose partial sums end below one."""
 

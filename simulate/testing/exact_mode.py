@@ -56,6 +56,10 @@ ENTRIES_AT_ONCE = 2**20
 GOLDEN = (0.6180339887498949, 0.7548776662466927, 0.8191725133961645, 0.8566748838545029)
 """Steps of additive sequences that spread probes over a cell (inverse roots of x^(d+1) = x + 1, d = 1…4)."""
 
+MOST_CELLS = 2**16
+"""Most cells of constant output. Four tokens and three drafts have some 2,500; thresholds that depend on the other
+uniforms multiply with every scan and soon have more."""
+
 PROBES = 3
 """Probes inside every cell, beside its two extreme corners."""
 
@@ -191,6 +195,12 @@ def _refine(play: _Player, breaks: list[list[Integers]], axis: int, extra: list[
 def _played(
     play: _Player, breaks: list[list[Integers]], axis: int, extra: list[Integers]
 ) -> Iterator[tuple[int, Integers, Integers, Integers]]:
+    cells = sum(int(np.prod([len(b) - 1 for b in own])) for own in breaks)
+    if cells > MOST_CELLS:
+        raise NotPiecewise(
+            f"the thresholds of uniform {axis} change with the other uniforms (or from call to call), so that the "
+            "answer has no constant pieces; test the sampler with assert_law instead"
+        )
     scans = [_scan(own, axis, more) for own, more in zip(breaks, extra, strict=True)]
     sizes = [points.shape[0] * points.shape[1] for points, _ in scans]
     width = scans[0][0].shape[-1]
@@ -202,32 +212,44 @@ def _played(
         yield block, points, interval, part.reshape(points.shape[:2])
 
 
+def _check_repeatable(play: _Player) -> None:
+    """Raise where points spread over [0, 1)^(L+1) are answered otherwise when asked again in another order."""
+    count, axes = len(play.rounds.draft_ids), play.rounds.length + 1
+    blocks = np.repeat(np.arange(count), SCAN)
+    steps = np.resize(GOLDEN, axes)[None] * np.arange(1, len(blocks) + 1)[:, None] + np.arange(axes) / axes
+    points = (steps % 1 * LATTICE).astype(np.int64)
+    order = np.arange(len(blocks))[::-1]
+    again = np.empty(len(blocks), dtype=np.int64)
+    first, again[order] = play(blocks, points), play(blocks[order], points[order])
+    _refuse_difference(play, blocks, points, points, first, again, "asked again among other rows")
+
+
+def _refuse_difference(
+    play: _Player, blocks: Integers, points: Integers, others: Integers, codes: Integers, found: Integers, name: str
+) -> None:
+    wrong = np.flatnonzero(found != codes)
+    if len(wrong):
+        row = slice(wrong[0], wrong[0] + 1)
+        raise NotPiecewise(
+            f"drafted block {play.rounds.draft_ids[blocks[row]][0].tolist()}: uniforms "
+            f"{(points[row] / LATTICE)[0].tolist()} gave {play.decode(codes[row])[0].tolist()}, "
+            f"{(others[row] / LATTICE)[0].tolist()} ({name}) gave {play.decode(found[row])[0].tolist()}; the answer "
+            "must depend on thresholds of single uniforms of its own row only. Test the sampler with assert_law instead"
+        )
+
+
 def _check_cells(play: _Player, blocks: Integers, lows: Integers, sides: Integers, codes: Integers) -> None:
     """Raise where a cell's answer is not the same at its middle again, at its corners and at probes within."""
+    middles = lows + (sides - 1) // 2
     order = np.arange(len(blocks))[::-1]
     again = np.empty_like(codes)
-    again[order] = play(blocks[order], (lows + (sides - 1) // 2)[order])
-    spread = np.array(GOLDEN[: lows.shape[1]] if lows.shape[1] <= len(GOLDEN) else np.linspace(0.5, 0.9, lows.shape[1]))
-    inside = [((k + 1) * spread + np.arange(len(blocks))[:, None] * spread[::-1]) % 1 for k in range(PROBES)]
-    trials = [
-        lows,
-        lows + sides - 1,
-        *(lows + np.minimum((part * sides).astype(np.int64), sides - 1) for part in inside),
-    ]
-    for name, points, found in [
-        ("asked again among other rows", lows + (sides - 1) // 2, again),
-        *(("elsewhere in its cell", points, play(blocks, points)) for points in trials),
-    ]:
-        wrong = np.flatnonzero(found != codes)
-        if len(wrong):
-            row = wrong[0]
-            middle = (lows[row] + (sides[row] - 1) // 2) / LATTICE
-            raise NotPiecewise(
-                f"drafted block {play.rounds.draft_ids[blocks[row]].tolist()}: uniforms {middle.tolist()} gave "
-                f"{play.decode(codes[row : row + 1])[0].tolist()}, {(points[row] / LATTICE).tolist()} ({name}) gave "
-                f"{play.decode(found[row : row + 1])[0].tolist()}; the answer must depend on thresholds of single "
-                "uniforms of its own row only. Test the sampler with assert_law instead"
-            )
+    again[order] = play(blocks[order], middles[order])
+    _refuse_difference(play, blocks, middles, middles, codes, again, "asked again among other rows")
+    spread = np.resize(GOLDEN, lows.shape[1])
+    shares = [((k + 1) * spread + np.arange(len(blocks))[:, None] * spread[::-1]) % 1 for k in range(PROBES)]
+    inside = [lows + np.minimum((share * sides).astype(np.int64), sides - 1) for share in shares]
+    for points in (lows, lows + sides - 1, *inside):
+        _refuse_difference(play, blocks, middles, points, codes, play(blocks, points), "in the same cell")
 
 
 def exact_law(
@@ -282,6 +304,7 @@ def exact_law(
         )
     rounds, masses = all_blocks(target, draft, length, source)
     play = _Player(sampler, rounds)
+    _check_repeatable(play)
     found = [_candidates(*row) for row in zip(rounds.target_probs, rounds.draft_probs, rounds.draft_ids, strict=True)]
     ends = np.array([0, LATTICE])
     breaks = [[*(np.union1d(ends, own) for own in tests), ends] for tests, _ in found]

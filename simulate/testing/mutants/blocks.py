@@ -85,8 +85,8 @@ class UncappedFactor:
             refused = left + 1 - s
             return np.where(refused > 0, left / np.where(refused > 0, refused, 1.0), 1.0)
 
-        def residual(s: Floats, p: Floats, q: Floats) -> Floats:
-            return block_residual(np.ones_like(s), s[:, None] * p, q * self._next(s, p, q))
+        def residual(s: Floats, p: Floats, q: Floats, place: Integers) -> Floats:
+            return block_residual(np.ones_like(s), s[:, None] * p, q * self._next(s, p, q), place)
 
         return Blockwise(weight=weight, success=tested, residual=residual)(rounds, uniforms)
 
@@ -96,7 +96,9 @@ def _block(name: str, core: Blockwise | SharedTests, pair: tuple[theory.Chain, t
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    _block("block with the token residual", Blockwise(residual=lambda s, p, q: block_residual(np.ones_like(s), p, q))),
+    _block(
+        "block with the token residual", Blockwise(residual=lambda s, p, q, i: block_residual(np.ones_like(s), p, q, i))
+    ),
     _block("block weight without memory", Blockwise(weight=_memoryless), MARKOV),
     _block("block weight above one", Blockwise(weight=_uncapped, last=lambda s: np.minimum(s, 1.0)), MARKOV),
     _block("first failure in place of the last success", Blockwise(count=leading)),

@@ -19,7 +19,10 @@ CLUSTER = "cluster ratio with token residual"
 
 
 def token_wise(verifier: theory.Verifier) -> TokenWise:
-    """The skeleton with a verifier's acceptance and residual."""
+    """The skeleton with a verifier's acceptance and residual.
+
+    The skeleton's residual knows no place: right where G is the same at all of them, as G* is for f ≥ lossless.
+    """
 
     def accepted(p: Floats, q: Floats, x: Integers) -> Floats:
         f = [to_numpy(verifier.acceptance(p[:, i], q[:, i], i)) for i in range(x.shape[1])]
@@ -46,7 +49,7 @@ def block_wise(verifier: theory.AnyVerifier, rounds: Rounds, uniforms: Uniforms)
     return Blockwise(
         weight=lambda s, p, q, x: at(to_numpy(steps[-1].weight), x),
         success=success,
-        residual=lambda s, p, q: to_numpy(verifier.step(p, q, 0, s).residual),
+        residual=lambda s, p, q, place: to_numpy(verifier.step(p, q, place, s).residual),
     )(rounds, uniforms)
 
 

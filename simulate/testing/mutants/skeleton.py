@@ -146,8 +146,8 @@ def success(s: Floats, p: Floats, q: Floats) -> Floats:
     return np.where(refused > 0, left / np.where(refused > 0, refused, 1.0), 1.0)
 
 
-def block_residual(s: Floats, p: Floats, q: Floats) -> Floats:
-    """Norm[s p − q]_+."""
+def block_residual(s: Floats, p: Floats, q: Floats, place: Integers) -> Floats:
+    """Norm[s p − q]_+; the place (B,) in the block does not matter here."""
     return normalised(np.maximum(s[:, None] * p - q, 0.0), p)
 
 
@@ -164,7 +164,7 @@ class Blockwise:
     success: Callable[[Floats, Floats, Floats], Floats] = success
     last: Callable[[Floats], Floats] = lambda s: s
     count: Callable[[Any], Integers] = last_one
-    residual: Callable[[Floats, Floats, Floats], Floats] = block_residual
+    residual: Callable[[Floats, Floats, Floats, Integers], Floats] = block_residual
 
     def __call__(self, rounds: Rounds, uniforms: Uniforms) -> Emitted:
         """Verify a batch."""
@@ -182,7 +182,7 @@ class Blockwise:
             return emit(x, accepted, inverse_cdf(p[:, -1], uniforms.final))
         place = np.minimum(accepted, length - 1)
         s = np.stack(weights, axis=1)[rows, place]
-        residual = self.residual(s, p[rows, place], q[rows, place])
+        residual = self.residual(s, p[rows, place], q[rows, place], place)
         undrafted = (accepted < length) & (x[rows, place] < 0)
         law = np.where((undrafted | (accepted == length))[:, None], p[rows, accepted], residual)
         return emit(x, accepted, inverse_cdf(law, uniforms.final))
