@@ -322,7 +322,7 @@ class Trial:
 
     def play(self, sampler: Any, count: int) -> Integers:
         """Cells of so many fresh rounds, shape (count,)."""
-        part = self.kit.permutation(count) % len(self.pairs)
+        part = self.kit.integers(len(self.pairs), size=count)
         rng = self.own.spawn(1)[0]
         if isinstance(sampler, RoundDecoder):
             pair = self.pairs[0]
