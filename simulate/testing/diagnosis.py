@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from simulate.testing.calls import BadAnswer
-from simulate.testing.law import Counts, Trial
 from simulate.testing.protocol import RoundDecoder
 from simulate.testing.report import NearestFault, PairResult
+from simulate.testing.trial import Counts, Trial
 
 ROUNDS = 2**11
 """Rounds of every known fault."""

@@ -15,21 +15,22 @@ P0, Q0 = theory.IIDChain([0.5, 0.3, 0.2]), theory.IIDChain([0.2, 0.3, 0.5])
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong", "target", "draft", "length"),
+    "wrong",
     [
-        ("residual replaced by p", theory.Verifier(theory.Lossless(), theory.target_residual), P0, Q0, 1),
-        ("acceptance uniform stuck at 0", theory.Verifier(theory.AcceptAll()), P0, Q0, 1),
-        ("lossy rule not declared", theory.Verifier(theory.Relaxed(2.0)), P0, Q0, 1),
+        theory.Verifier(theory.Lossless(), theory.target_residual),
+        theory.Verifier(theory.AcceptAll()),
+        theory.Verifier(theory.Relaxed(2.0)),
     ],
+    ids=["residual p", "everything accepted", "lenience"],
 )
-def test_a_known_fault_is_recognised_in_a_sampler_written_elsewhere(kind, wrong, target, draft, length):
-    report = check_law(reference_sampler(wrong), target, draft, LOSSLESS, length, counts="any")
-    laws = {m.name: m for m in MUTANTS if m.found_by == "law"}
+def test_a_known_fault_is_recognised_in_a_sampler_written_elsewhere(wrong):
+    """Several faults can have one law on a pair of chains: the one that is named must have that of the sampler."""
+    report = check_law(reference_sampler(wrong), P0, Q0, LOSSLESS, 1, counts="any")
     nearest = report.nearest_fault()
-    own = np.asarray(theory.analyse_round(target, draft, wrong, length).law)
-    assert nearest.kind == kind or np.abs(own - laws[nearest.name].law).max() < 0.02
-    assert nearest.total_variation < 0.05
-    assert f"nearest known fault: {nearest.kind}" in str(report)
+    named = next(fault for fault in MUTANTS if fault.name == nearest.name)
+    assert named.kind == nearest.kind
+    assert check_law(named.sampler, P0, Q0, wrong, 1, counts="any", smallest_tv=0.05, seeds=False).passed
+    assert f"nearest known fault: {nearest.kind} ({nearest.name})" in str(report)
 
 
 def test_a_fault_of_no_known_kind_has_no_nearest():
