@@ -28,10 +28,8 @@ def check_tokenizers(ours: PixelDecoder, theirs: PixelDecoder, name: str) -> Non
     Raises
     ------
     ValueError
-        Another number of codes or tables, or a table of other shape or values; names the first that differs.
+        Another number of tables, or a table of other shape or values; names the first that differs.
     """
-    if ours.vocab_size != theirs.vocab_size:
-        raise ValueError(f"{name} has {theirs.vocab_size} image tokens but the target {ours.vocab_size}")
     left, right = list(ours.tables()), list(theirs.tables())
     if len(left) != len(right):
         raise ValueError(f"{name}'s tokenizer has {len(right)} tables but the target's {len(left)}")
@@ -40,7 +38,9 @@ def check_tokenizers(ours: PixelDecoder, theirs: PixelDecoder, name: str) -> Non
             raise ValueError(
                 f"table {index} of {name}'s tokenizer has shape {tuple(b.shape)} but the target's {tuple(a.shape)}"
             )
-        differs = (a != b.to(a.device)).nonzero()
+        # Two precisions of one tokenizer agree where the coarser rounds the finer.
+        coarse = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
+        differs = (a.to(coarse) != b.to(a.device, coarse)).nonzero()
         if len(differs):
             at = tuple(differs[0].tolist())
             raise ValueError(
@@ -101,6 +101,9 @@ class Pair:
                     raise ValueError(
                         f"draft {name!r} has {size} {theirs} but the target {ours}; they must share tokens"
                     )
+            own = getattr(draft, "decoder", None)
+            if own is not None and own is not self.tokenizer:
+                check_tokenizers(self.tokenizer, own, f"draft {name!r}")
         for size in ("vocab_size", "num_tokens", "grid"):
             ours, theirs = getattr(self.target, size), getattr(self.tokenizer, size, None)
             if theirs is not None and ours != theirs:
@@ -172,6 +175,8 @@ class Pair:
             # A target that drafts for itself is moved once.
             if id(part) not in there:
                 copied = copy.deepcopy(part) if isinstance(part, nn.Module) else part
+                if not hasattr(copied, "to"):
+                    raise ValueError(f"{type(part).__name__} cannot be moved: load it with device={str(place)!r}")
                 there[id(part)] = cast(Any, copied).to(place)
             return cast(_Part, there[id(part)])
 
