@@ -5,9 +5,9 @@ its own number of tokens: rows of one batch stand at different places. Acceptanc
 verifier, on the device's tensors, in float32; draws use float64 uniforms that belong to the image (`validate.noise`).
 A round of zero drafted tokens is one target step, so plain autoregressive sampling is the same loop with L = 0.
 
-Networks are seen through `validate.models.interface` alone: caches have a length per row, and dropping rejected tokens is
-passing a smaller one. Where a row's block would run past the image, its window is moved back over tokens that are known
-already, and what it recomputes is ignored.
+Networks are seen through `validate.models.interface` alone: caches have a length per row, and dropping rejected tokens
+is passing a smaller one. Where a row's block would run past the image, its window is moved back over tokens that are
+known already, and what it recomputes is ignored.
 
 A round near the end drafts only as many tokens as are left, and has no bonus token if all of them are accepted;
 this leaves the law of the image unchanged (THEORY 6).

@@ -42,7 +42,9 @@ def image_bytes(pair: Pair, guidance: float) -> int:
 
 
 @contextmanager
-def naming_the_batch_that_fits(pair: Pair, guidance: float, batch: int, length: int, device: torch.device) -> Iterator:
+def naming_the_batch_that_fits(
+    pair: Pair, guidance: float, batch: int, length: int, device: torch.device
+) -> Iterator[None]:
     """Turn a failed allocation inside into a MemoryError that says which batch would do.
 
     Raises

@@ -2,10 +2,10 @@
 
 What is noticed, by format:
 
-* `.pt`, `.pth`, `.bin` (a zip archive of torch): truncation, and any changed byte of a tensor through the archive's CRC-32;
-  a pickle that is more than tensors is refused, never run (torch's weights-only loader);
-* `.safetensors`: truncation and a broken header. The format has no checksum, so a changed byte in a tensor shows only if
-  it makes a value that is not finite, or against a SHA-256.
+* `.pt`, `.pth`, `.bin` (a zip archive of torch): truncation, and any changed byte of a tensor through the archive's
+  CRC-32; a pickle that is more than tensors is refused, never run (torch's weights-only loader);
+* `.safetensors`: truncation and a broken header. The format has no checksum, so a changed byte in a tensor shows only
+  if it makes a value that is not finite, or against a SHA-256.
 
 A SHA-256 is compared where one is known: given by the caller, or listed in a file `SHA256SUMS` in the same folder (what
 ``sha256sum * > SHA256SUMS`` writes).
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,7 +84,9 @@ def layout_of(content: Any, where: str | Path) -> dict[str, Tensor]:
         if content and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()):
             return dict(content)
         entries = ", ".join(f"{key!r} ({type(value).__name__})" for key, value in list(content.items())[:8])
-        raise WeightsError(f"{where} holds no tensors under {', '.join(LAYOUTS)} or flat; it holds {entries or 'nothing'}")
+        raise WeightsError(
+            f"{where} holds no tensors under {', '.join(LAYOUTS)} or flat; it holds {entries or 'nothing'}"
+        )
     raise WeightsError(f"{where} holds a {type(content).__name__}, expected a dictionary of tensors")
 
 
@@ -120,10 +123,11 @@ def read_checkpoint(
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).split("Unsupported")[-1].splitlines()[0] if "Unsupported" in str(error) else str(error)
+        unsupported = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f" ({unsupported[1]})" if unsupported else ""
         raise WeightsError(
-            f"{path} holds more than tensors, which is not loaded because a pickle can run code (…{reason[:200].strip()}). "
-            "A checkpoint of a training run? Save its weights alone, torch.save({'model': …}), where you trust it"
+            f"{path} holds more than tensors{what}, which is not loaded because a pickle can run code. A checkpoint of "
+            "a training run? Save its weights alone, torch.save({'model': …}), where you trust it"
         ) from error
     except (RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
         raise WeightsError(f"{path} is damaged or no torch file: {error}") from error

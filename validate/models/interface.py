@@ -80,9 +80,10 @@ class ImageModel(Protocol):
 
     Notes
     -----
-    A class-conditional model also has `num_classes`, without the null class. A model that is not a `torch.nn.Module` has
-    `to(device)`, which answers a model there. A model with a cache may tell the bytes of one image's, unguided, as
-    `row_bytes()`: errors about memory then name the batch that would fit.
+    A class-conditional model also has `num_classes`, without the null class. Optional are `decoder`, the model's own
+    copy of its tokenizer, which is then compared with the pair's; `to(device)`, which moves a `torch.nn.Module` and
+    answers another kind of model there; and `row_bytes()`, the cache of one unguided image, so that an error about
+    memory can name the batch that would fit.
     """
 
     @property

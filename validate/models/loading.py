@@ -12,6 +12,7 @@ The shipped pair "fashion" is described in its MODEL_CARD.md; `validate.training
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,8 @@ def load(
 
 
 def _load_huggingface(path: str, draft: str | None, device: str | torch.device, options: dict[str, Any]) -> Pair:
-    from validate.models import huggingface
-
+    # By name: it needs transformers, which validate does without.
+    huggingface: Any = importlib.import_module("validate.models.huggingface")
     guidance = options.pop("guidance", None)
     target = huggingface.load(path, device=device, **options)
     if target.decoder is None:
@@ -125,7 +126,7 @@ def _load_embedded(
         if name not in known:
             raise WeightsError(
                 f"unknown model {name!r}; known models are {', '.join(known) or 'none'}. "
-                "For weights of your own give their folder as weights=…; for public checkpoints llamagen:PATH or hf:PATH"
+                "For weights of your own give their folder as weights=…; for public ones llamagen:PATH or hf:PATH"
             )
         folder = _SHIPPED / name
     else:
@@ -176,7 +177,10 @@ def _reference(folder: Path, manifest: dict[str, Any], verify: bool, target: Tok
     for key, (values, shape) in wanted.items():
         if tuple(values.shape) != shape:
             raise WeightsError(f"{folder / name}: tensor {key!r} has shape {tuple(values.shape)}, expected {shape}")
-    for key, values, count in (("tokens", tokens.long(), target.vocab_size), ("labels", labels.long(), target.num_classes)):
+    for key, values, count in (
+        ("tokens", tokens.long(), target.vocab_size),
+        ("labels", labels.long(), target.num_classes),
+    ):
         outside = ((values < 0) | (values >= count)).nonzero()
         if len(outside):
             at = tuple(outside[0].tolist())

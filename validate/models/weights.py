@@ -1,9 +1,9 @@
 """A folder of weights: one manifest, several safetensors files, every departure from the manifest an error.
 
 manifest.json holds ``name``, ``guidance``, ``draft`` (the default), ``drafts`` (best first) and ``files``:
-file name to ``kind``, ``config`` (the network's constructor arguments), ``config_sha256`` (not every argument shows in a
-shape: heads do not), ``bytes``, ``sha256`` and ``tensors`` (name to shape and dtype). Tensors are stored in half precision and computed with in single precision;
-statistics are stored in single precision.
+file name to ``kind``, ``config`` (the network's constructor arguments), ``config_sha256`` (not every argument shows in
+a shape: heads do not), ``bytes``, ``sha256`` and ``tensors`` (name to shape and dtype). Tensors are stored in half
+precision and computed with in single precision; statistics are stored in single precision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Captions as a text-conditional model takes them: features of a text encoder, moved to the end of the slots.
 
-An encoder pads on the right: of C = 120 slots the first n hold a caption. The model was trained with the n used slots at
-the *end* and zeros before them. A file of captions (.npz or .safetensors) holds
+An encoder pads on the right: of C = 120 slots the first n hold a caption. The model was trained with the n used slots
+at the *end* and zeros before them. A file of captions (.npz or .safetensors) holds
 
     features (B, n, width)   float, what the encoder answered, n ≤ 120 or padded beyond that;
     mask (B, n)              1 for a caption's tokens, 0 for padding behind them; without it all slots are used.
@@ -145,7 +145,8 @@ def encode_captions(
     except ImportError as error:
         raise ImportError("captions need transformers: install relaxsd[hf]") from error
     tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
-    model, report = T5EncoderModel.from_pretrained(encoder, local_files_only=True, output_loading_info=True)
+    loaded: Any = T5EncoderModel.from_pretrained(encoder, local_files_only=True, output_loading_info=True)
+    model, report = loaded
     # The encoder's embedding is tied to the shared one, so files hold either.
     missing = set(report["missing_keys"]) - {"encoder.embed_tokens.weight", "shared.weight"}
     if missing or len(report["missing_keys"]) > 1:

@@ -17,8 +17,8 @@ from validate.models.weights import WeightsError
 
 __all__ = ["Configuration", "grid_of_name", "infer"]
 
-HEADS = {768: 12, 1024: 16, 1280: 20, 1536: 24, 3200: 32}
-"""Heads of every published width: B, L, XL, XXL, 3B."""
+HEADS = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2560: 40, 3200: 32, 2048: 32, 4096: 32}
+"""Heads of every width in the public code: B, L, XL, XXL, XXXL, 3B, 1B, 7B (XXXL, 1B and 7B without public weights)."""
 GUIDANCE = {768: 2.0, 1024: 2.0, 1280: 1.75, 1536: 1.75, 3200: 1.65}
 """The scale behind the published quality figures of the class-conditional models."""
 TEXT_GUIDANCE = 7.5
@@ -114,7 +114,7 @@ def infer(shapes: Mapping[str, tuple[int, ...]], side: int | None, heads: int | 
 
     width = of("tok_embeddings.weight", 1)
     if heads is None and width not in HEADS:
-        raise WeightsError(f"{where} has width {width}, which no published model has: give its number of heads, heads=…")
+        raise WeightsError(f"{where} has width {width}, which no public model has: give its number of heads, heads=…")
     if side is None:
         raise WeightsError(f"{where} does not tell its resolution: give the tokens a side, grid=16, 24 or 32")
     text = "cls_embedding.uncond_embedding" in shapes

@@ -93,9 +93,8 @@ def official_names(tensors: Mapping[str, Tensor], where: object) -> dict[str, Te
                 if needed not in tensors:
                     raise WeightsError(f"{where} lacks tensor {needed!r}")
                 if tensors[needed].shape != value.shape:
-                    raise WeightsError(
-                        f"{where}: tensor {needed!r} has shape {tuple(tensors[needed].shape)}, expected {tuple(value.shape)}"
-                    )
+                    found = tuple(tensors[needed].shape)
+                    raise WeightsError(f"{where}: tensor {needed!r} has shape {found}, expected {tuple(value.shape)}")
             if part[2] == "q":
                 out[f"layers.{part[1]}.attention.wqkv.weight"] = torch.cat([tensors[key] for key in three])
         elif inside and inside[2] in LAYER:

@@ -2,8 +2,8 @@
 
     import validate
 
-    pair = validate.load("llamagen:weights/c2i_XL_384.pt", draft="c2i_B_384.pt", tokenizer="vq_ds16_c2i.pt", device="cuda")
-    pair = validate.load("llamagen:weights")       # largest transformer, smallest draft, the folder's only tokenizer
+    pair = validate.load("llamagen:weights/c2i_XL_384.pt", draft="c2i_B_384.pt", tokenizer="vq_ds16_c2i.pt")
+    pair = validate.load("llamagen:weights")  # largest transformer, smallest draft, the folder's only tokenizer
 
 A transformer is an official file (.pt, .pth, .safetensors) or a Hugging-Face-style directory (config.json beside
 model.safetensors or pytorch_model.bin). Every tensor of the network must be there, with its shape and finite, and no
@@ -37,13 +37,17 @@ SELF = "itself"
 SUFFIXES = (".pt", ".pth", ".safetensors")
 
 
-def _fill(network: nn.Module, tensors: Mapping[str, Tensor], path: Path, device: torch.device, dtype: torch.dtype) -> None:
+def _fill(
+    network: nn.Module, tensors: Mapping[str, Tensor], path: Path, device: torch.device, dtype: torch.dtype
+) -> None:
     """Give a network of the meta device its values; every one comes from the file."""
     compare(path, tensors, {name: tuple(value.shape) for name, value in network.state_dict().items()})
     state = {}
     for name, value in tensors.items():
         if not value.is_floating_point():
-            raise WeightsError(f"{path}: tensor {name!r} has dtype {value.dtype}, a network's values are floating point")
+            raise WeightsError(
+                f"{path}: tensor {name!r} has dtype {value.dtype}, a network's values are floating point"
+            )
         check_finite(path, name, value)
         # A copy: the file may change or go while the network lives.
         state[name] = value.detach().to(device=device, dtype=dtype, copy=True)
@@ -75,14 +79,18 @@ def _read_config(path: Path, side: int | None) -> tuple[Configuration, Path]:
         raise FileNotFoundError(f"{path} holds neither model.safetensors nor pytorch_model.bin")
     if "input_type" not in config or "block_size" not in config:
         kind = config.get("model_type", "unknown")
-        raise WeightsError(f"{path / 'config.json'} is of a {kind!r} model, not a LlamaGen: no input_type or block_size")
+        raise WeightsError(
+            f"{path / 'config.json'} is of a {kind!r} model, not a LlamaGen: no input_type or block_size"
+        )
     try:
         text = str(config["input_type"]).startswith("t2i")
         block = int(config["block_size"])
         if math.isqrt(block) ** 2 != block or side not in (None, math.isqrt(block)):
             raise ValueError(f"block_size {block} is not the square of the grid{'' if side is None else f' {side}'}")
         if config.get("num_key_value_heads", config["num_attention_heads"]) != config["num_attention_heads"]:
-            raise ValueError("grouped-query attention (num_key_value_heads) is not supported; no published model has it")
+            raise ValueError(
+                "grouped-query attention (num_key_value_heads) is not supported; no published model has it"
+            )
         shape = Configuration(
             vocab_size=int(config["vocab_size"]),
             layers=int(config["num_hidden_layers"]),
@@ -273,8 +281,8 @@ def load_pair(
     for other in (drafting, pixels):
         if other is not None and _kind(path) and _kind(other) not in (None, _kind(path)):
             raise WeightsError(
-                f"{other.name} is a {_kind(other)} file but {path.name} a {_kind(path)} file: class- and text-conditional "
-                "models have tokenizers of their own, with one shape and different codes"
+                f"{other.name} is a {_kind(other)} file but {path.name} a {_kind(path)} file: class- and "
+                "text-conditional models have tokenizers of their own, with one shape and different codes"
             )
     target = load_transformer(path, device=device, **options)
     drafts = {SELF: target}

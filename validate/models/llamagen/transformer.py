@@ -50,7 +50,8 @@ def rope_table(config: Configuration) -> Tensor:
 
 def turn(x: Tensor, rope: Tensor) -> Tensor:
     """Rotate pairs of neighbouring components: x (B, n, heads, d), rope (B or 1, n, d/2, 2)."""
-    a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    wide = x.float()
+    a, b = wide[..., 0::2], wide[..., 1::2]
     cos, sin = rope[:, :, None].unbind(-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
 
@@ -260,9 +261,7 @@ class LlamaGen(nn.Module):
             visible = visible & shown[:, None] | (every == slots[..., None])
         return visible[:, None]
 
-    def extend(
-        self, x: Tensor, slots: Tensor, keys: Tensor, values: Tensor, used: Tensor | None
-    ) -> Tensor:
+    def extend(self, x: Tensor, slots: Tensor, keys: Tensor, values: Tensor, used: Tensor | None) -> Tensor:
         """Hidden states behind new embeddings x (B, n, D) at `slots` (B, n); writes the cache in place.
 
         Keys and values have shape (layers, B, heads, C+T−1, d).

@@ -1,14 +1,14 @@
 """LlamaGen's tokenizer, decoding only: codes to pixels.
 
 Definitions. Token v is row v of a codebook, divided by max(‖row‖, 1e-12) when it is looked up (unless the tokenizer
-was trained without). Codes of an h × w grid, row by row, go through a 1×1 convolution (`post_quant_conv`) and the decoder:
+was trained without). Codes of an h × w grid, row by row, go through a 1×1 convolution (`post_quant_conv`) and then:
 
     conv_in → mid: residual, attention, residual → levels → norm, swish, conv_out.
 
 A level is residual blocks (on the first level each followed by attention), then, but for the last level, nearest
-doubling and a 3×3 convolution. Residual block: norm, swish, 3×3, norm, swish, 3×3, plus the input (through a 1×1 where
-channels change). Attention: one head over the cells, scale channels^−½, plus the input. swish(x) = x σ(x), norms over 32
-groups with ε = 1e-6. Channels, blocks and levels are read off the tensors: five levels make VQ-16, four VQ-8.
+doubling and a 3×3 convolution. Residual block: norm, swish, 3×3, norm, swish, 3×3, plus the input (through a 1×1
+where channels change). Attention: one head over the cells, scale channels^−½, plus the input. swish(x) = x σ(x), norms
+over 32 groups with ε = 1e-6. Channels, blocks and levels are read off the tensors: five levels make VQ-16, four VQ-8.
 
 Pixels come out about [−1, 1] and are given in [0, 1]: y = (x + 1)/2, cut off. An 8-bit value is
 trunc(127.5 x + 128) = trunc(255 y + ½) within 0…255.
@@ -206,7 +206,7 @@ class LlamaGenTokenizer(nn.Module):
         codes: Tensor = self.quantize["embedding"](tokens)
         if self.unit:
             codes = functional.normalize(codes, dim=-1, eps=1e-12)
-        return codes.transpose(1, 2).unflatten(2, (rows, columns))
+        return codes.transpose(1, 2).reshape(len(tokens), -1, rows, columns)
 
     def forward(self, codes: Tensor) -> Tensor:
         """Pixels about [−1, 1] of code vectors, shape (B, 3, H, W)."""
@@ -222,7 +222,8 @@ class LlamaGenTokenizer(nn.Module):
         ValueError
             The shape is wrong or a token lies outside the codebook; names index and value.
         """
-        return ((self(self.codes(tokens)).float() + 1.0) / 2.0).clamp(0.0, 1.0)
+        pixels: Tensor = self(self.codes(tokens))
+        return ((pixels.float() + 1.0) / 2.0).clamp(0.0, 1.0)
 
     def tables(self) -> Sequence[Tensor]:
         """Every tensor that decoding uses, the codebook first."""
