@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--draft", help="which of the pair's drafts (default: the pair's own choice), or a path")
     p.add_argument("--tokenizer", help="llamagen: file of the tokenizer")
     p.add_argument("--grid", type=int, help="llamagen: tokens a side, where no file name tells")
+    p.add_argument("--heads", type=int, help="llamagen: attention heads, for a width that no public model has")
     p.add_argument("--dtype", choices=sorted(DTYPES), help="llamagen, hf: precision of the networks")
     p.add_argument("--captions", type=Path, help="llamagen: file of caption features, one image each (for --images)")
     p.add_argument("--length", type=int, default=5, help="drafted tokens a round, L (default: 5)")
@@ -105,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
         p.error(f"--out: the folder {options.out.parent} does not exist or cannot be written to")
     try:
         device = resolve_device(options.device)
-        given = {name: getattr(options, name) for name in ("tokenizer", "grid", "dtype")}
+        given = {name: getattr(options, name) for name in ("tokenizer", "grid", "heads", "dtype")}
         given = {name: value for name, value in given.items() if value is not None}
         pair = load(options.pair, draft=options.draft, device=options.device, **given)
         pair = pair.with_warp(Warp(options.temperature, options.top_k, options.top_p))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -321,6 +322,46 @@ def chain(model: LlamaGen, given: Any, guidance: float, warp: Warp) -> theory.Ta
         logits = uncached(model, given[every], tokens, guidance)[:, -1]
         levels.append(torch.softmax(warp(logits).double(), -1).numpy().reshape((3,) * (depth + 1)))
     return theory.TabularChain(levels)
+
+
+class Uncached:
+    """The same model without a cache: every call is a pass over all of a row's inputs so far."""
+
+    def __init__(self, model: LlamaGen) -> None:
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def start(self, conditions: Any, guidance: float = 1.0) -> Any:
+        model, state = self.model, SimpleNamespace(given=conditions)
+        state.inputs = torch.zeros(len(conditions), model.num_tokens, dtype=torch.int64)
+
+        def logits(inputs: Tensor, lengths: Tensor) -> Tensor:
+            at, row = lengths[:, None] + torch.arange(inputs.shape[1]), torch.arange(len(inputs))[:, None]
+            state.inputs[row, at] = inputs
+            tokens = torch.cat([state.inputs[:, 1:], state.inputs[:, :1]], dim=1)
+            return uncached(model, state.given, tokens.clamp(min=0), guidance)[row, at]
+
+        def keep(rows: Tensor) -> None:
+            state.given, state.inputs = state.given[rows], state.inputs[rows]
+
+        return SimpleNamespace(logits=logits, keep=keep)
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["class", "text"])
+@pytest.mark.parametrize("batch", [1, 4, 11])
+def test_decoding_with_the_cache_is_decoding_without_it(text: bool, batch: int) -> None:
+    pair = tiny_pair(text, 1.75, Warp(temperature=1.2))
+    plain = replace(pair, target=Uncached(pair.target), drafts={"d": Uncached(pair.draft)})  # type: ignore[arg-type]
+    images = tiny_captions(11, 3) if text else [0, 1] * 5 + [1]
+    for verifier in (theory.Verifier(theory.Lossless()), theory.cool_sd(3, 1.6)):
+        one, other = (decode(p, verifier, 3, images, device="cpu", batch=batch, seed=2) for p in (pair, plain))
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(one.accepted, other.accepted)
+        assert len(set(one.accepted[:, 0])) > 1
+        whole_batch = decode(pair, verifier, 3, images, device="cpu", seed=2)
+        np.testing.assert_array_equal(one.tokens, whole_batch.tokens)
 
 
 SAMPLES, LENGTH = 12_000, 2

@@ -306,6 +306,54 @@ def test_pair_of_a_folder_and_a_target_alone(folder: Path) -> None:
         validate.load(f"llamagen:{folder / 'c2i_XL.pt'}", **OPTIONS)
 
 
+def test_the_report_of_public_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from validate.__main__ import main
+
+    common = [
+        "--grid",
+        "4",
+        "--heads",
+        "4",
+        "--images",
+        "25",
+        "--length",
+        "2",
+        "--schedules",
+        "--device",
+        "cpu",
+        "--quiet",
+    ]
+    out = folder / "report.json"
+    assert main(["--pair", f"llamagen:{folder}", "--top-k", "30", "--out", str(out), *common]) == 0
+    report = json.loads(out.read_text())
+    assert len(report["results"]) == 3
+    assert "lossless decoding is not told from plain sampling" in capsys.readouterr().out
+    assert main(["--pair", f"llamagen:{folder / 'absent.pt'}", *common]) == 2
+    assert main(["--pair", f"llamagen:{folder}", "--top-p", "0", *common]) == 2
+    captions = folder / "captions.npz"
+    np.savez(captions, features=np.zeros((2, 3, 24), dtype=np.float32))
+    assert main(["--pair", f"llamagen:{folder}", "--captions", str(captions), *common]) == 2
+    errors = capsys.readouterr().err
+    for message in ("absent.pt is missing", "top_p must lie in", "conditioned on classes"):
+        assert message in errors
+
+
+def test_the_report_of_captions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from validate.__main__ import main
+
+    shutil.copy(weights("t2i_a"), folder / "t2i_XL.pt")
+    shutil.copy(weights("vq_a"), folder / "vq_ds16_t2i.pt")
+    data, captions = arrays("t2i_a"), folder / "captions.npz"
+    np.savez(
+        captions, features=data["caption_right_padded"].repeat(6, 1, 1), mask=data["mask_right_padded"].repeat(6, 1)
+    )
+    arguments = ["--pair", f"llamagen:{folder / 't2i_XL.pt'}", "--tokenizer", "vq_ds16_t2i.pt", "--grid", "4",
+                 "--heads", "3", "--captions", str(captions), "--length", "2", "--schedules", "--device", "cpu",
+                 "--quiet"]  # fmt: skip
+    assert main(arguments) == 0
+    assert "12 images" in capsys.readouterr().out
+
+
 def test_parts_that_do_not_fit_together(folder: Path) -> None:
     target = f"llamagen:{folder / 'c2i_XL.pt'}"
     shutil.copy(weights("c2i_flat"), folder / "c2i_L_flat.pth")
