@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from theory.arrays import first_index, real_number
+from theory.arrays import first_index, real_array, real_number
 from theory.numbers import Bound
 from theory.schedules import Schedule
 
 
 def _rates(rates: Any) -> Schedule:
-    values = np.atleast_1d(np.asarray(rates, dtype=np.float64))
+    values = np.atleast_1d(real_array(rates, "rates"))
     bad = ~((values >= 0) & (values <= 1))
     if values.ndim != 1 or bad.any():
         index = first_index(bad) if bad.any() else ()

@@ -42,7 +42,7 @@ from theory.arrays import Array, array_namespace, as_floats, device, real_number
 from theory.distances import kl_divergence, total_variation
 from theory.numbers import Bound
 from theory.rules import Lossless
-from theory.sequences import checked_sequences, offset_steps, safe_log
+from theory.sequences import by_token, checked_sequences, offset_steps, safe_log
 from theory.verifiers import AnyVerifier, Verifier
 
 Ledger: TypeAlias = Literal["tv", "kl", "reverse_kl"]
@@ -262,7 +262,7 @@ def filter_budget(tokens: Any, target_probs: Any, draft_probs: Any, rule: Budget
         mass = xp.sum(a, axis=-1)
         total, own = total + safe_log(mass), own + safe_log(px)
         a = a / xp.where(mass > 0, mass, xp.ones_like(mass))[..., None]
-    return BudgetFilter(total, own, *(xp.stack(row, axis=-1) for row in rows))
+    return BudgetFilter(total, own, *(by_token(row, own) for row in rows))
 
 
 def budgeted_log_likelihood(tokens: Any, target_probs: Any, draft_probs: Any, rule: Budgeted, length: int) -> Array:

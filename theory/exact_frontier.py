@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.arrays import to_numpy
+from theory.arrays import real_array, to_numpy
 from theory.certificates import Flows, block_lower, block_upper, exact_lower, exact_upper
 from theory.chains import Chain, joint_layers
 from theory.frontier import Floats, check_round
@@ -73,7 +73,7 @@ class CertifiedFrontier:
 
     def upper_at(self, spent: Any) -> Any:
         """Proved bound on N at any spending, the least of all supporting lines; shapes (...) → (...)."""
-        lines = self.intercepts + self.slopes * np.asarray(spent, dtype=np.float64)[..., None]
+        lines = self.intercepts + self.slopes * real_array(spent, "spent")[..., None]
         return lines.min(axis=-1)
 
 
@@ -118,7 +118,7 @@ def _levels(target: Chain, draft: Chain, length: int) -> Levels:
 
 
 def _budgets(budgets: Any, most: float) -> Floats:
-    values = np.atleast_1d(np.asarray(budgets, dtype=np.float64))
+    values = np.atleast_1d(real_array(budgets, "budgets"))
     bad = ~((values >= 0) & (values <= most))
     if values.ndim != 1 or bad.any():
         at = int(np.argmax(bad)) if values.ndim == 1 else 0

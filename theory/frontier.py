@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from theory.arrays import real_number, to_numpy, whole_number
+from theory.arrays import real_array, real_number, to_numpy, whole_number
 from theory.chains import Chain, IIDChain, MarkovChain, check_depth, joint_layers
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -177,7 +177,7 @@ class BoundFrontier:
         ValueError
             For a budget that is negative or not a number. Above accept-all's B the answer is L.
         """
-        budgets = np.asarray(budget, dtype=np.float64)
+        budgets = real_array(budget, "budget")
         if not np.all(budgets >= 0):
             raise ValueError(f"budget must be >= 0, got {budget!r}; zero is lossless decoding")
         found = np.interp(budgets, self.tv_bound, self.expected_accepted)

@@ -35,6 +35,7 @@ from theory.arrays import (
     device,
     positions_column,
     probabilities,
+    real_array,
     real_number,
     same_vocabulary,
 )
@@ -244,17 +245,24 @@ class TableVerifier:
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        size = self.acceptance[0].shape[-1]
+        if len(self.acceptance) == 0 or len(self.acceptance) != len(self.residual):
+            raise ValueError(
+                f"give one table of acceptance and one residual for each position, at least one, got "
+                f"{len(self.acceptance)} and {len(self.residual)}"
+            )
+        size = np.shape(self.acceptance[0])[-1]
         for name in ("acceptance", "residual"):
-            tables = tuple(np.asarray(x, dtype=np.float64) for x in getattr(self, name))
+            tables = tuple(real_array(x, name) for x in getattr(self, name))
             for i, table in enumerate(tables):
                 if table.shape != (size**i, size):
                     raise ValueError(f"{name}[{i}] has shape {table.shape}, expected {(size**i, size)}")
             object.__setattr__(self, name, tables)
         rule, other = (np.concatenate(x, axis=0) for x in (self.acceptance, self.residual))
         bad = ~((rule >= 0) & (rule <= 1))
-        if len(other) != len(rule) or bad.any():
-            raise ValueError(f"acceptance must lie in [0, 1], one table a residual; {int(bad.sum())} entries do not")
+        if bad.any():
+            raise ValueError(
+                f"acceptance must lie in [0, 1]; {int(bad.sum())} entries do not, the first {rule[bad][0]}"
+            )
         probabilities(other, "residual")
 
     def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:

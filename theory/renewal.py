@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.arrays import Array, array_namespace, first_index, whole_number
+from theory.arrays import Array, array_namespace, first_index, real_array, whole_number
 from theory.verifiers import AnyVerifier
 
 
@@ -44,7 +44,7 @@ def round_starts(survival: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     ValueError
         For entries outside [0, 1].
     """
-    s = np.asarray(survival, dtype=np.float64)
+    s = real_array(survival, "survival")
     if s.ndim < 2:
         raise ValueError(f"survival must have shape (..., T, L), got {s.shape}")
     count, length = s.shape[-2:]

@@ -38,7 +38,7 @@ from theory.arrays import Array, array_namespace, whole_number
 from theory.chains import LARGEST_LAW, Chain, Layer, check_depth, joint_layers
 from theory.distances import kl_divergence, max_ratio, total_variation
 from theory.numbers import Bound, Exact
-from theory.verifiers import AnyVerifier, Step
+from theory.verifiers import AnyVerifier, Step, check_verifier
 
 ROWS_AT_ONCE = 2**15
 """Entries of a layer processed together: the dozen temporaries of one step then stay in cache."""
@@ -150,6 +150,7 @@ def layers_for(
     verifier: AnyVerifier, target: Chain, draft: Chain, tokens: int, enumerate_prefixes: bool = False
 ) -> Iterator[Layer]:
     """`joint_layers`, with every prefix kept apart for a verifier whose weight depends on the path."""
+    check_verifier(verifier)
     size = target.vocab_size
     if verifier.stateful and size**tokens > LARGEST_LAW:
         raise ValueError(
@@ -325,6 +326,7 @@ def round_along_paths(
     -----
     Oracle: `analyse_round` on chains small enough to enumerate.
     """
+    check_verifier(verifier)
     length = whole_number(length, "length", 1)
     xp = array_namespace(target_probs, draft_probs)
     if tokens.shape[-1] < length or target_probs.shape[-2] < length or draft_probs.shape[-2] < length:

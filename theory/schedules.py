@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from theory.arrays import real_number, whole_number
+from theory.arrays import real_array, real_number, whole_number
 
 Schedule: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Normalisation: TypeAlias = Literal["arithmetic", "geometric", "first", "none"]
@@ -35,7 +35,7 @@ def check_schedule(omega: Any) -> Schedule:
     ValueError
         Naming the first offending position and its value.
     """
-    values = np.atleast_1d(np.array(omega, dtype=np.float64))
+    values = np.atleast_1d(real_array(omega, "omega").copy())
     if values.ndim != 1 or values.size == 0:
         raise ValueError(f"omega must be a number or a non-empty list of one per position, got shape {values.shape}")
     bad = np.flatnonzero(~(values >= 0))
@@ -53,7 +53,7 @@ def _floored(omega: Any, floor: float | None) -> Schedule:
 
 def uniform_schedule(length: int, omega: float) -> Schedule:
     """The same ω at every position (lenience; COOL-SD's UniformRSD)."""
-    return check_schedule(np.full(whole_number(length, "length", 1), omega, dtype=np.float64))
+    return check_schedule(np.full(whole_number(length, "length", 1), real_array(omega, "omega")))
 
 
 def exponential_schedule(

@@ -36,7 +36,7 @@ from theory.chains import Chain, check_depth, joint_layers
 from theory.distances import kl_divergence, total_variation
 from theory.numbers import Bound, Exact
 from theory.rounds import Laws, layers_for, row_blocks
-from theory.verifiers import AnyVerifier
+from theory.verifiers import AnyVerifier, check_verifier
 
 
 def offset_steps(verifier: AnyVerifier, p: Array, q: Array, length: int, weight: Array | None) -> Any:
@@ -264,6 +264,12 @@ def safe_log(x: Array) -> Array:
     return xp.where(x > 0, xp.log(xp.where(x > 0, x, xp.ones_like(x))), -xp.inf * xp.ones_like(x))
 
 
+def by_token(row: list[Array], like: Array) -> Array:
+    """Values of T tokens, each (...), as (..., T); T may be zero."""
+    xp = array_namespace(like)
+    return xp.stack(row, axis=-1) if row else xp.zeros_like(like[..., None])[..., :0]
+
+
 def checked_sequences(
     tokens: Any, target_probs: Any, draft_probs: Any, length: int
 ) -> tuple[Any, Array, Array, Array, int]:
@@ -294,6 +300,7 @@ def checked_sequences(
 def _filter(
     tokens: Any, target_probs: Any, draft_probs: Any, verifier: AnyVerifier, length: int, details: bool
 ) -> tuple[Array, Array, list[list[Array]]]:
+    check_verifier(verifier)
     xp, ids, p, q, length = checked_sequences(tokens, target_probs, draft_probs, length)
     batch, count = tuple(ids.shape[:-1]), ids.shape[-1]
     a = xp.zeros((*batch, length + 1), dtype=p.dtype, device=device(p))
@@ -359,8 +366,7 @@ def filter_offsets(
     Source: THEORY 6. Oracle: `analyse_sequence` on chains small enough to enumerate.
     """
     log_likelihood, own, rows = _filter(tokens, target_probs, draft_probs, verifier, length, True)
-    xp = array_namespace(own)
-    return OffsetFilter(log_likelihood, own, *(xp.stack(row, axis=-1) for row in rows))
+    return OffsetFilter(log_likelihood, own, *(by_token(row, own) for row in rows))
 
 
 def sequence_log_likelihood(

@@ -64,6 +64,15 @@ class AnyVerifier(Protocol):
         ...
 
 
+def check_verifier(verifier: Any) -> None:
+    """Raise unless this is something an analysis can run: it has a step and says whether it carries a weight."""
+    if not (hasattr(verifier, "step") and hasattr(verifier, "stateful")):
+        raise TypeError(
+            f"expected a verifier, got {verifier!r}; make one of a rule with Verifier(rule); a budgeted one goes to "
+            "analyse_budgeted or filter_budget"
+        )
+
+
 @dataclass(frozen=True)
 class Verifier:
     """Token-wise verification: accept the drafted x with f_i(x), else draw from the residual.

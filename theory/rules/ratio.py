@@ -78,7 +78,9 @@ class Relaxed:
         if omega.size == 1 and math.isinf(float(omega.reshape(-1)[0])):
             return xp.ones_like(p * q)
         outright = np.isinf(omega)
-        factor = xp.asarray(np.where(outright, 1.0, omega), dtype=p.dtype, device=device(p))
+        # A factor beyond float32 would be infinite there, and ∞·0 is no number.
+        largest = float(xp.finfo(p.dtype).max)
+        factor = xp.asarray(np.where(outright, 1.0, np.minimum(omega, largest)), dtype=p.dtype, device=device(p))
         f = accept_up_to(factor * p, q)
         if outright.any():
             f = xp.where(xp.asarray(outright, device=device(p)), xp.ones_like(f), f)

@@ -85,6 +85,8 @@ class CascadeStyle:
                 f"expected siblings (..., K) and hidden (..., K, D), got {tuple(tokens.shape)} and "
                 f"{tuple(states.shape)}"
             )
+        if not xp.isdtype(tokens.dtype, "integral"):
+            raise ValueError(f"siblings must be integers, got dtype {tokens.dtype}")
         size = p.shape[-1]
         for bad, what, values in (
             (~xp.isfinite(states), "hidden states must be finite", states),
