@@ -296,6 +296,43 @@ def test_claims_at_the_edge_of_lossless(omega: Any, lossless: bool, at_least: bo
     assert rule.support_safe
 
 
+def test_a_solver_s_slack_is_not_read_as_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marginals in float32, a plan and an optimum that are slightly off: all recomputed, or refused."""
+    import scipy.optimize
+
+    rng = np.random.default_rng(2)
+    points = rng.normal(size=(30, 2))
+    cost = np.linalg.norm(points[:, None] - points, axis=-1)
+    p, q = rng.dirichlet(np.ones(30), size=2)
+    exact = theory.transport_cost(p, q, cost)
+    narrow = theory.transport_cost(p.astype(np.float32), q.astype(np.float32), cost.astype(np.float32))
+    assert narrow == pytest.approx(exact, abs=1e-6)
+    assert theory.transport_cost(p, p, cost) == 0
+    genuine = scipy.optimize.linprog
+
+    def off(change: Any) -> Any:
+        def solver(*args: Any, **kwargs: Any) -> Any:
+            solution = genuine(*args, **kwargs)
+            change(solution)
+            return solution
+
+        return solver
+
+    def slack(solution: Any) -> None:
+        solution.x = solution.x + rng.uniform(-1e-9, 1e-9, solution.x.shape)
+        solution.fun = -1e-3
+
+    monkeypatch.setattr(scipy.optimize, "linprog", off(slack))
+    assert theory.transport_cost(p, q, cost) == pytest.approx(exact, abs=1e-6)
+    for change in (
+        lambda solution: solution.eqlin.marginals.__imul__(0.9),
+        lambda solution: solution.x.__imul__(0.9),
+    ):
+        monkeypatch.setattr(scipy.optimize, "linprog", off(change))
+        with pytest.raises(RuntimeError, match="certified to lie in"):
+            theory.transport_cost(p, q, cost)
+
+
 # --- trees with a residual that looks at the rejected token ---------------------------------------------------------
 
 
