@@ -1,6 +1,7 @@
 """Annealing: why relaxing early positions lowers the bound, in closed form.
 
-If acceptance rates α_i and the overlap β = 1 − TV(p, q) do not depend on the prefix and α_i ≥ β (THEORY 4, [proved]),
+If acceptance rates α_i and the overlap β = 1 − TV(p, q) do not depend on the prefix and α_i ≥ β [proved:
+`prove_closed_form`],
 
     B = (1 − β)·N − β·(1 − S_L),    S_i = Π_{j≤i} α_j,    N = Σ S_i,
 

@@ -1,7 +1,7 @@
 """Block verification: the whole drafted block is verified together, lossless or relaxed.
 
 A round carries a weight s, s = 1 at its start, along the drafted block x_1…x_L. With s' the next weight of each token
-and Q_i the draft mass of a prefix (THEORY 7)
+and Q_i the draft mass of a prefix (Sun et al. 2024)
 
 * M_i = s_i − Σ_x q s',  h_i = M_i / (M_i + 1 − s_i)  (0/0 = 1),  h_L = s_L;
 * every index i = 0…L is tested with its own uniform, u_i < h_i; τ is the **last** success (h_0 = 1: there is one);
@@ -15,9 +15,9 @@ uses it so.
           next weight s'(x)                        residual                source
 ========  =======================================  ======================  ==================================
 block     min(1, s p/q)                            Norm[s p − q]_+         Sun et al. 2024 (lossless)
-capped    min(1, w s p/q), w the largest value     Norm[s p − q s']_+      this project (THEORY 7)
+capped    min(1, w s p/q), w the largest value     Norm[s p − q s']_+      this project
           ≤ ω_i with Σ q s' ≤ s
-lifted    min(1, s o/q), o = q f + R G of any      Norm[s o − q s']        this project (THEORY 7)
+lifted    min(1, s o/q), o = q f + R G of any      Norm[s o − q s']        this project
           token-wise verifier
 ========  =======================================  ======================  ==================================
 
@@ -95,7 +95,7 @@ class CappedBlock:
     omega: Schedule
     constant: bool
     stateful: ClassVar[bool] = True
-    source: ClassVar[str] = "this project (THEORY 7); Sun et al. 2024 where omega = 1"
+    source: ClassVar[str] = "this project (relaxed block verification); Sun et al. 2024 where omega = 1"
     reconstructed: ClassVar[bool] = False
 
     def __init__(self, omega: Any) -> None:
@@ -130,7 +130,7 @@ class LiftedBlock:
 
     verifier: AnyVerifier
     stateful: ClassVar[bool] = True
-    source: ClassVar[str] = "this project (THEORY 7)"
+    source: ClassVar[str] = "this project (relaxed block verification)"
     reconstructed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -170,7 +170,8 @@ def capped_block(omega: Any) -> CappedBlock:
 
     Notes
     -----
-    Source: THEORY 7, this project. Oracle: plain recursion in rational arithmetic.
+    Source: this project; the realisable set of the module's head holds it. Oracle: plain recursion in rational
+    arithmetic.
     """
     return CappedBlock(omega)
 
@@ -179,7 +180,7 @@ def lifted_block(verifier: AnyVerifier) -> LiftedBlock:
     """Block verification against the output law o = q f + R G of any token-wise verifier.
 
     It needs no tuning, emits what the verifier itself would emit at every prefix, and accepts more. A lossless verifier
-    gives Sun et al. TypeError for a verifier that is not token-wise. Source: THEORY 7, this project.
+    gives Sun et al. TypeError for a verifier that is not token-wise. Source: this project, see the module.
     """
     return LiftedBlock(verifier)
 

@@ -2,8 +2,8 @@
 
 Let h_t be all that has happened before the draft token of step t is looked at and K_h the law of x_t given h_t. If
 every path satisfies Σ_t D(K_{h_t}, p) ≤ ε, then D(P̂_{1:T}, P_{1:T}) ≤ ε for D = TV, KL(out‖p) and KL(p‖out)
-[proved, THEORY 6]; for TV also TV ≤ 1 − Π(1 − b_t). A step's price b is that divergence of its output law
-o = q f + R G from p.
+[proved, this project: the chain rule of D, and its convexity over what h_t hides]; for TV also TV ≤ 1 − Π(1 − b_t). A
+step's price b is that divergence of its output law o = q f + R G from p.
 
 ==============  ========================================================================================
 mode            relaxed, and charged b
@@ -181,7 +181,7 @@ def budgeted(verifier: AnyVerifier, epsilon: float, ledger: Ledger = "tv", mode:
 
     Notes
     -----
-    Source: THEORY 6, this project. Oracle: plain recursion over (prefix, offset, spent).
+    Source: this project, the budget theorem at the module's head. Oracle: plain recursion over (prefix, offset, spent).
     """
     return Budgeted(verifier, epsilon, ledger, mode)
 
@@ -226,7 +226,8 @@ def filter_budget(tokens: Any, target_probs: Any, draft_probs: Any, rule: Budget
 
     Notes
     -----
-    Source: THEORY 6. Oracle: `analyse_budgeted` on chains small enough to enumerate.
+    Source: the offset recursion of `theory.sequences`, steps mixed by θ. Oracle: `analyse_budgeted` on chains small
+    enough to enumerate.
     """
     if not rule.by_prefix:
         raise ValueError(

@@ -153,7 +153,8 @@ def analyse_budgeted(target: Chain, draft: Chain, rule: Budgeted, length: int, t
 
     Notes
     -----
-    Source: THEORY 6, this project. Oracle: plain recursion over (prefix, offset, spent) in rational arithmetic.
+    Source: this project, budget theorem of `theory.budget`. Oracle: plain recursion over (prefix, offset, spent) in
+    rational arithmetic.
     """
     if not isinstance(rule, Budgeted):
         raise TypeError(f"expected budgeted(verifier, epsilon, ...), got {rule!r}")

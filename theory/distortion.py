@@ -1,6 +1,6 @@
 """Beyond total variation: rules side by side at equal acceptance.
 
-With f ≥ lossless and the optimal residual every rule lies on the line TV(o, p) + R = TV(p, q) (THEORY 2), so at
+With f ≥ lossless and the optimal residual every rule lies on the line TV(o, p) + R = TV(p, q) (2411.00841), so at
 equal acceptance one-position TV cannot tell them apart. These can:
 
 * KL both ways, largest ratio o/p

@@ -5,7 +5,7 @@ With λ*(cx) the price of token x after the round's prefix c (`theory.frontier`)
     f(x|c) = 1 if λ*(cx) > λ,    min(1, p/q) if λ*(cx) < λ,    G = Norm[p − q f]_+ ,
 
 and where λ*(cx) = λ it takes f = (1 − θ) min(1, p/q) + θ. All θ ∈ [0, 1] give points of one edge of the frontier, and
-B is continuous and increasing in θ, so that θ meets a budget of B exactly (THEORY 5, [proved]).
+B is continuous and increasing in θ, so that θ meets a budget of B exactly [proved].
 
 Between Markov or independent chains λ* depends on position and token only and the rule is an ordinary one. Otherwise it
 needs the prefix drafted in the running round, which travels as the verifier's *weight*: a code that starts at 1 and
@@ -93,7 +93,7 @@ class OptimalVerifier:
     expected_accepted: float
     prices: tuple[Floats, ...] = field(repr=False)
     stateful: bool
-    source: ClassVar[str] = "dynamic programme over all token-wise acceptance functions (THEORY 5)"
+    source: ClassVar[str] = "dynamic programme over all token-wise acceptance functions (this project)"
     reconstructed: ClassVar[bool] = False
     _flat: Floats = field(init=False, repr=False)
     _starts: Any = field(init=False, repr=False)
@@ -195,7 +195,8 @@ def optimal_verifier(
 
     Notes
     -----
-    Source: THEORY 5. Oracle: `analyse_round` of the verifier, and the frontier's own vertices.
+    Source: this project, bang-bang optimality at the module's head. Oracle: `analyse_round` of the verifier, and the
+    frontier's own vertices.
     """
     from scipy.optimize import brentq
 

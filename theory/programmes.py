@@ -2,7 +2,8 @@
 
 The step's law is o = q f + R G, R = Σ q (1 − f). Which G is best depends on how o is compared with p:
 
-* **TV** [proved]: the least is Σ [q f − p]_+, reached exactly on the polytope {G : R G ≤ [p − q f]_+} (THEORY 2).
+* **TV** [proved]: the least is Σ [q f − p]_+, reached exactly on the polytope {G : R G ≤ [p − q f]_+} (COOL-SD
+  Theorem 2 has G*).
   G* = Norm[p − q f]_+ is one member, the only one iff nothing is over-accepted or one token only is under p.
 * **every f-divergence** Σ p φ(o/p) at once, KL in both directions, χ², Hellinger and TV among them: R G = [c p − q f]_+
   with c ≤ 1 (`theory.kl_residual`). It lies in the polytope, so the best KL costs no TV.
@@ -63,7 +64,7 @@ def step_masses(p: Any, q: Any, f: Any) -> Position:
 
 
 def least_tv(p: Any, q: Any, f: Any) -> Floats:
-    """min over G of TV(q f + R G, p) = Σ [q f − p]_+ (THEORY 2), shapes (..., V) → (...)."""
+    """min over G of TV(q f + R G, p) = Σ [q f − p]_+, shapes (..., V) → (...)."""
     p, q, f = (real_array(x, name) for x, name in ((p, "p"), (q, "q"), (f, "f")))
     return np.asarray(np.clip(q * f - p, 0.0, None).sum(axis=-1))
 
@@ -243,7 +244,8 @@ def best_residual(
 
     Notes
     -----
-    Source: THEORY 2. Oracles: `least_tv` and `kl_residual`, which the programme does not use.
+    Source: the statements at the module's head. Oracles: `least_tv` and `kl_residual`, which the programme does not
+    use.
     """
     at = step_masses(p, q, f)
     costs = _check(objective, at, cost)

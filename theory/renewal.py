@@ -7,7 +7,7 @@ then with u_t the probability that a round starts behind t tokens
 
     u_0 = 1,   u_{t+k+1} += u_t (S_k(t) − S_{k+1}(t))   (k < L),   u_{t+L+1} += u_t S_L(t),
 
-and expected calls are Σ_{t<T} u_t (THEORY 8: "for T tokens use renewal averages"; THEORY 6 is exact but needs
+and expected calls are Σ_{t<T} u_t (the offset recursion of `theory.sequences` is exact but needs
 sequences of the rule itself).
 
 Every round accepting with probability one half, L = 1, four tokens:

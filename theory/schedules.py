@@ -78,7 +78,7 @@ def exponential_schedule(
         "first": ω_1 = δ. "none": μ = 0.
     floor : float, optional
         Replace ω_i by max(floor, ω_i). With ``floor=1.0`` and a decreasing schedule the output law and the
-        bound stay the same and accepted length never falls (THEORY 4, the lossless floor).
+        bound stay the same and accepted length never falls (the lossless floor: ω_i < 1 only throws away acceptance).
 
     Raises
     ------
@@ -109,7 +109,7 @@ def linear_schedule(length: int, first: float, last: float, floor: float | None 
 def excess_schedule(length: int, excess: float, nu: float = 0.7) -> Schedule:
     """ω_i = 1 + d·e^{−ν i}, i = 1…L: an excess over lossless that decays and never falls below it.
 
-    This project's schedule (THEORY 4): with d ≥ 0 it is never below lossless, so nothing is wasted.
+    This project's schedule: with d ≥ 0 it is never below lossless, so nothing is wasted.
     """
     length = whole_number(length, "length", 1)
     excess = real_number(excess, "excess", least=0.0)

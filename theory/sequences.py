@@ -1,7 +1,7 @@
 """Many rounds: the exact law and likelihood of a whole sequence.
 
 The hidden state is the offset i ∈ {0…L}, the tokens accepted so far in the running round; a_0 = (1, 0, …, 0).
-For each token x_t (THEORY 6)
+For each token x_t
 
     a_{t+1}(i+1) = a_t(i) · q f_{i+1}(x_t)                                   (i < L)
     a_{t+1}(0)   = Σ_{i<L} a_t(i) · R_{i+1} G_{i+1}(x_t) + a_t(L) · p(x_t)
@@ -180,7 +180,7 @@ def analyse_sequence(target: Chain, draft: Chain, verifier: AnyVerifier, length:
 
     Notes
     -----
-    Source: THEORY 6. Oracle: plain recursion over prefixes and offsets.
+    Source: this project, the offset recursion at the module's head. Oracle: plain recursion over prefixes and offsets.
     """
     length, tokens = whole_number(length, "length", 1), whole_number(tokens, "tokens", 1)
     for chain, name in ((target, "target"), (draft, "draft")):
@@ -246,7 +246,7 @@ class OffsetFilter:
     step_bias, total_variation, kl_output_target, kl_target_output : array, shape (..., T)
         Posterior mean of TV(o_i, p); and TV(m_t, p), KL(m_t‖p), KL(p‖m_t) of the predictive law m_t.
         Averaged over sequences drawn from P̂ the first three estimate the exact expectations without bias,
-        over sequences from P the last one does (THEORY 6). NaN after a prefix the verifier cannot emit.
+        over sequences from P the last one does. NaN after a prefix the verifier cannot emit.
     """
 
     log_likelihood: Array
@@ -363,7 +363,7 @@ def filter_offsets(
 
     Notes
     -----
-    Source: THEORY 6. Oracle: `analyse_sequence` on chains small enough to enumerate.
+    Source: the offset recursion at the module's head. Oracle: `analyse_sequence` on chains small enough to enumerate.
     """
     log_likelihood, own, rows = _filter(tokens, target_probs, draft_probs, verifier, length, True)
     return OffsetFilter(log_likelihood, own, *(by_token(row, own) for row in rows))

@@ -1,7 +1,7 @@
 """Several candidates: the exact law of a static draft tree.
 
 A tree is a nested list: a node is the list of its children, so `[[], []]` is two siblings. A node reached with the
-accepted prefix c draws its k children from q(·|c), apart from every other node. Siblings are tried in order (THEORY 7):
+accepted prefix c draws its k children from q(·|c), apart from every other node. Siblings are tried in order:
 p^(1) = p and, with f^(j) the rule's acceptance of (p^(j), q^(j)) at the node's depth,
 
     p^(j+1) = Norm[p^(j) − q^(j) f^(j)]_+      (the verifier's residual of (p^(j), q^(j), f^(j)); a residual that
@@ -127,7 +127,7 @@ def sibling_steps(p: Array, q: Array, verifier: Verifier, depth: int, children: 
     -----
     Without replacement, and with a residual that depends on the rejected token (`DraftDependentResidual`), p^(j)
     depends on the tokens already tried, in order: V^(j−1) laws for sibling j.
-    Source: THEORY 7. Oracle: plain recursion over single tokens in rationals.
+    Source: recursive rejection at the module's head. Oracle: plain recursion over single tokens in rationals.
     """
     xp = array_namespace(p, q)
     rows, size = p.shape
@@ -259,7 +259,7 @@ def analyse_tree(
 
     Notes
     -----
-    Source: THEORY 7; recursive rejection over siblings is that of SpecInfer (2305.09781) and, without replacement, of
+    Source: recursive rejection over siblings is that of SpecInfer (2305.09781) and, without replacement, of
     recursive speculative decoding. Oracle: plain recursion over single nodes and tokens in rationals. A tree with one
     child per node is `analyse_round`.
     """

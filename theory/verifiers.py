@@ -1,7 +1,7 @@
 """What a decoder runs: an acceptance rule with a residual.
 
 At one position the verifier turns target p and draft q into accepted mass q f, rejection probability
-R = Σ q (1 − f), residual G, and the output law o = q f + R G of that step (THEORY 1). The same object is used by
+R = Σ q (1 − f), residual G, and the output law o = q f + R G of that step. The same object is used by
 the exact analyses, by the simulator and by the networks.
 
 A verifier may carry a *weight* s along the round (block verification, `theory.blocks`): s = 1 at its start, and the

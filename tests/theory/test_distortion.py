@@ -1,4 +1,4 @@
-"""Rules at equal acceptance: the match is exact, and the rows say what THEORY 2 says they must."""
+"""Rules at equal acceptance: the match is exact, and the rows say what the one-position statements demand."""
 
 from __future__ import annotations
 

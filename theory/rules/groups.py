@@ -6,7 +6,7 @@ With C(x) the group of token x,
 
 * `Grouped` (GSD): C(x) is a window around x in the order of p. Windows overlap, so f falls below lossless where a
   window holds more draft than target although p(x) ≥ q(x); that acceptance is lost for every residual
-  (THEORY 2's waste). `AtLeastLossless(Grouped(...))` repairs it.
+  (the waste Σ (min(p, q) − min(p, q f))). `AtLeastLossless(Grouped(...))` repairs it.
 * `PartitionGrouped`, `RankGrouped` (this project): the groups partition the vocabulary. Accepted mass of group C is
   min(p(C), q(C)), so with `theory.residuals.ClusterResidual` the group of the emitted token has exactly the
   target's law [proved]; only the choice within the group is relaxed.
