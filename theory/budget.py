@@ -54,6 +54,14 @@ PRICE_NOISE = 8.0
 LOSSLESS = Verifier(Lossless())
 
 
+def _widened(rows: Any) -> Array:
+    """Laws in float64, normalised: in float32 a KL below 1e-6 is rounding, and a thousand steps of it would be free."""
+    rows = as_floats(rows)
+    xp = array_namespace(rows)
+    wide = xp.astype(rows, xp.float64)
+    return wide / xp.sum(wide, axis=-1, keepdims=True)
+
+
 class Decision(NamedTuple):
     """What one step may do, decided before its draft token is looked at; shapes (...)."""
 
@@ -128,6 +136,7 @@ class Budgeted:
         Parameters
         ----------
         p, q : array, shape (..., V)
+            In any precision; prices and ledger are kept in float64.
         spent : array, shape (...)
             The ledger so far, zero at the first token of a sequence.
         offset : integer array, shape (...)
@@ -137,7 +146,7 @@ class Budgeted:
         closed : Boolean array, shape (...)
             Of the last decision, False at the first token.
         """
-        p, q = as_floats(p), as_floats(q)
+        p, q = _widened(p), _widened(q)
         xp = array_namespace(p, q)
         _, output, _ = offset_steps(self.verifier, p, q, length, None)
         prices = self.prices(output, p[..., None, :])
@@ -235,6 +244,7 @@ def filter_budget(tokens: Any, target_probs: Any, draft_probs: Any, rule: Budget
             "'prefix' or 'prefix_partial', or analyse_budgeted on small chains"
         )
     xp, ids, p, q, length = checked_sequences(tokens, target_probs, draft_probs, length)
+    p, q = _widened(p), _widened(q)
     batch = tuple(ids.shape[:-1])
     a = xp.zeros((*batch, length + 1), dtype=p.dtype, device=device(p))
     a[..., 0] = 1.0

@@ -402,3 +402,70 @@ def test_orders_of_rejected_tokens_are_limited() -> None:
     chain = random_tree(np.random.default_rng(0), 2, 3)
     with pytest.raises(ValueError, match="levels but a tree of depth 3"):
         theory.analyse_tree(chain, chain, verifier, [[[[]]]])
+
+
+# --- what holds at equality: every threshold of a published rule on numbers that are exact in binary ----------------
+
+HALVES = ([0.5, 0.25, 0.25], [0.25, 0.25, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("rule", "p", "q", "expected"),
+    [
+        # |p(y) − p(x)| < δ_p and distance < d are strict: at equality the tokens stay apart.
+        (theory.Grouped(None, 2, 0.25, inf), *HALVES, [1, 2 / 3, 2 / 3]),
+        (theory.Grouped(None, 2, 0.2501, inf), *HALVES, [1, 1, 1]),
+        (theory.Grouped(None, 2, 0.25, inf), [0.25, 0.5, 0.25], [0.75, 0.125, 0.125], [4 / 7, 1, 4 / 7]),
+        (theory.Grouped(None, 2, 0.2501, inf), [0.25, 0.5, 0.25], [0.75, 0.125, 0.125], [1, 1, 1]),
+        (theory.Grouped([[0.0], [0.5], [9.0]], 2, inf, 0.5), [0.25, 0.5, 0.25], [0.75, 0.125, 0.125], [1 / 3, 1, 1]),
+        (
+            theory.Grouped([[0.0], [0.5], [9.0]], 2, inf, 0.501),
+            [0.25, 0.5, 0.25],
+            [0.75, 0.125, 0.125],
+            [6 / 7, 6 / 7, 1],
+        ),
+        # Pooled mass at the limit counts: S ≤ δ, Σ ≥ τ, D ≤ T.
+        (theory.Lantern([[1, 2], [0, 2], [1, 0]], 2, 0.5), [0.25, 0.25, 0.5], [1.0, 0.0, 0.0], [0.5, 1, 1]),
+        (theory.Lantern([[1, 2], [0, 2], [1, 0]], 2, 0.25), [0.25, 0.25, 0.5], [0.75, 0.0, 0.25], [2 / 3, 1, 1]),
+        (theory.Lantern([[1, 2], [0, 2], [1, 0]], 2, 0.2499), [0.25, 0.25, 0.5], [0.75, 0.0, 0.25], [1 / 3, 1, 1]),
+        (theory.NeighbourhoodPooling([[1], [0], [0]], 1, 0.5), [0.25, 0.25, 0.5], [0.5, 0.25, 0.25], [1, 1, 1]),
+        (theory.NeighbourhoodPooling([[1], [0], [0]], 1, 0.3), [0.1, 0.2, 0.7], [0.5, 0.25, 0.25], [1, 1, 1]),
+        (theory.DivergenceThreshold(0.25), *HALVES, [1, 1, 1]),
+        (theory.DivergenceThreshold(0.3), [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [1, 1, 1]),
+        (theory.DivergenceThreshold(0.2499), *HALVES, [0, 0, 0]),
+        # p > min(ε, α e^{−H}) and TV < δ are strict.
+        (theory.Typical(0.25, 100.0), *HALVES, [1, 0, 0]),
+        (theory.Typical(0.2499, 100.0), *HALVES, [1, 1, 1]),
+        (theory.EntropyRelaxed(100.0, 0.25), *HALVES, [1, 1, 0.5]),
+        (theory.EntropyRelaxed(100.0, 0.3), [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [1, 1, 0.4]),
+        (theory.EntropyRelaxed(100.0, 0.2501), *HALVES, [1, 1, 1]),
+        # max q < max p − α TV is strict: at equality the draft is kept.
+        (theory.SpeculativeCascade(1.0), [0.75, 0.25], [0.5, 0.5], [1, 1]),
+        (theory.SpeculativeCascade(0.5), [0.75, 0.25], [0.5, 0.5], [1, 0.5]),
+        (theory.SpeculativeCascade(0.5, "token_3"), [0.5, 0.25, 0.25], [0.0, 0.5, 0.5], [0, 1, 1]),
+        (theory.SpeculativeCascade(1.0, "token_3"), [1.0, 0.0], [0.5, 0.5], [1, 1]),
+        (theory.SpeculativeCascade(0.999, "token_3"), [1.0, 0.0], [0.5, 0.5], [1, 0]),
+        # cos ≥ τ_b: equal states are alike at τ_b = 1, and never above.
+        (
+            theory.CascadeStyle(1.0).at([0, 1], [[1.0, 0.0], [1.0, 0.0]]),
+            [0.5, 0.0, 0.5],
+            [0.25, 0.5, 0.25],
+            [2 / 3 + 1 / 3, 2 / 3, 1],
+        ),
+        (theory.CascadeStyle(2.0).at([0, 1], [[1.0, 0.0], [1.0, 0.0]]), [0.5, 0.0, 0.5], [0.25, 0.5, 0.25], [1, 0, 1]),
+        (theory.TopK(1), [0.25, 0.375, 0.375], [0.5, 0.25, 0.25], [0, 1, 0]),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "acceptance") else "",
+)
+def test_thresholds_at_equality(rule: Any, p: Any, q: Any, expected: Any) -> None:
+    np.testing.assert_allclose(rule.acceptance(p, q, 0), expected, rtol=1e-15)
+    if hasattr(rule, "variant") and rule.variant == "token_3":
+        assert rule.support_safe is (rule.alpha < 1)
+
+
+def test_greedy_lantern_ties_need_the_lower_index() -> None:
+    rule = theory.Lantern([[1], [0], [1]], 1, 0.25)
+    # Raised token 2 ties with the argmax 0 from a higher index and loses; token 0 stays the argmax.
+    assert rule.greedy_acceptance([0.5, 0.25, 0.25]).tolist() == [1, 0, 0]
+    other = theory.Lantern([[1], [0], [1]], 1, 0.25)
+    assert other.greedy_acceptance([0.25, 0.25, 0.5]).tolist() == [1, 1, 1]
