@@ -286,3 +286,27 @@ def test_narrow_laws_are_charged_all_the_same(ledger: str) -> None:
         same = rule.plan(kind(p[0]), kind(p[0]), 0.0, 0, 4)
         assert float(same.spent) == 0
         assert float(same.relaxed) == 1
+
+
+def test_rounding_is_free_and_nothing_else_is() -> None:
+    """A step that emits p up to rounding costs nothing; one that is off by 1e-11 costs 1e-11."""
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.full(50, 0.5), (200, 2)).swapaxes(0, 1)
+    rounded = theory.Verifier(theory.Relaxed(1.0)).step(p, q, 0).output
+    assert (theory.total_variation(rounded, p) > 0).any()
+    plan = budgeted(theory.Verifier(theory.Relaxed(1.0)), 0.0, mode="step").plan(p, q, np.zeros(200), 0, 2)
+    assert (plan.spent == 0).all()
+    assert (plan.relaxed == 1).all()
+    near = budgeted(ALL, 1.0, mode="step").plan([0.5, 0.5], [0.5 + 1e-11, 0.5 - 1e-11], 0.0, 0, 2)
+    assert float(near.spent) == pytest.approx(1e-11, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "epsilon", "lossless"),
+    [(ALL, 0.0, True), (ALL, 0.1, False), (theory.Verifier(theory.Lossless()), 0.1, True)],
+)
+def test_a_budget_claims_to_be_lossless_where_it_is(verifier: Any, epsilon: float, lossless: bool) -> None:
+    rule = budgeted(verifier, epsilon)
+    assert rule.lossless is lossless
+    a = analyse_budgeted(FAIR, theory.IIDChain([0.9, 0.1]), rule, 2, 3)
+    assert (a.total_variation < 1e-15) == lossless

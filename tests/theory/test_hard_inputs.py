@@ -433,6 +433,9 @@ HALVES = ([0.5, 0.25, 0.25], [0.25, 0.25, 0.5])
         (theory.DivergenceThreshold(0.25), *HALVES, [1, 1, 1]),
         (theory.DivergenceThreshold(0.3), [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [1, 1, 1]),
         (theory.DivergenceThreshold(0.2499), *HALVES, [0, 0, 0]),
+        # The same where the sum of |p − q| is rounded up (TV .1 + 5e-17) and down (.1 − 2e-17).
+        (theory.DivergenceThreshold(0.1), [0.1, 0.1, 0.8], [0.1, 0.2, 0.7], [1, 1, 1]),
+        (theory.EntropyRelaxed(100.0, 0.1), [0.1, 0.2, 0.7], [0.1, 0.3, 0.6], [1, 2 / 3, 1]),
         # p > min(ε, α e^{−H}) and TV < δ are strict.
         (theory.Typical(0.25, 100.0), *HALVES, [1, 0, 0]),
         (theory.Typical(0.2499, 100.0), *HALVES, [1, 1, 1]),
@@ -469,3 +472,9 @@ def test_greedy_lantern_ties_need_the_lower_index() -> None:
     assert rule.greedy_acceptance([0.5, 0.25, 0.25]).tolist() == [1, 0, 0]
     other = theory.Lantern([[1], [0], [1]], 1, 0.25)
     assert other.greedy_acceptance([0.25, 0.25, 0.5]).tolist() == [1, 1, 1]
+
+
+def test_a_row_that_is_rounded_above_one_makes_no_nan() -> None:
+    above = np.array([np.nextafter(1.0, 2.0), 0.0])
+    assert theory.Cactus(1.0).acceptance(above, [0.5, 0.5], 0).tolist() == [1, 0]
+    assert theory.Typical().acceptance(above, [0.5, 0.5], 0).tolist() == [1, 0]
