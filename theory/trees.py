@@ -132,9 +132,9 @@ def sibling_steps(p: Array, q: Array, verifier: Verifier, depth: int, children: 
     xp = array_namespace(p, q)
     rows, size = p.shape
     exclusive = sampling == "without_replacement"
-    by_token = isinstance(verifier.residual, DraftDependentResidual)
+    by_token = verifier.residual if isinstance(verifier.residual, DraftDependentResidual) else None
     # Top-k siblings are certain, so that the order in which they were tried is too.
-    split = (exclusive or by_token) and sampling != "top_k"
+    split = (exclusive or by_token is not None) and sampling != "top_k"
     if split and max(children, 1) * math.log(size) > math.log(LARGEST_ORDERS / rows):
         raise ValueError(
             f"{children} siblings over {size} tokens and {rows} prefixes, every order of tokens tried kept apart, need "
@@ -167,8 +167,8 @@ def sibling_steps(p: Array, q: Array, verifier: Verifier, depth: int, children: 
             left = left if exclusive else xp.broadcast_to(left, law.shape)
             # The law after each rejected token: one for all of them, unless the residual looks at the token.
             law = xp.broadcast_to(law[:, :, None, :], (*law.shape[:2], size, size))
-            if by_token:
-                law = verifier.residual.given(before[:, :, None, :], drafted[:, :, None, :], ids)
+            if by_token is not None:
+                law = by_token.given(before[:, :, None, :], drafted[:, :, None, :], ids)
             law = xp.reshape(law, (rows, orders, size))
             left = left[:, :, None, :] * (others if exclusive else xp.ones_like(others))
             left = xp.reshape(left, (rows, orders, size))
