@@ -478,3 +478,22 @@ def test_a_row_that_is_rounded_above_one_makes_no_nan() -> None:
     above = np.array([np.nextafter(1.0, 2.0), 0.0])
     assert theory.Cactus(1.0).acceptance(above, [0.5, 0.5], 0).tolist() == [1, 0]
     assert theory.Typical().acceptance(above, [0.5, 0.5], 0).tolist() == [1, 0]
+
+
+def test_states_of_any_length_keep_their_angle() -> None:
+    rule = theory.CascadeStyle(tau_d=0.9)
+    for kind, scales in ((np.array, (1e-200, 1.0, 1e200)), (torch.tensor, (1e-30, 1.0, 1e30))):
+        for scale in scales:
+            assert bool(rule.converged(kind([3.0 * scale, 4.0 * scale]), kind([3.0, 4.1])))
+            assert not bool(rule.converged(kind([3.0 * scale, 4.0 * scale]), kind([4.0, -3.0])))
+    assert not bool(rule.converged([0.0, 0.0], [1.0, 0.0]))
+
+
+def test_certificates_are_given_where_they_are_proved_only() -> None:
+    relaxed = theory.Relaxed([2.0, 0.5])
+    assert theory.ratio_certificate(theory.capped_block([2.0, 0.5]), 2) == 2
+    assert theory.ratio_certificate(theory.Verifier(relaxed), 2) == 2
+    assert theory.ratio_certificate(theory.lifted_block(theory.Verifier(relaxed)), 1) == 2
+    assert theory.ratio_certificate(theory.Verifier(relaxed, theory.target_residual), 2) == inf
+    assert theory.ratio_certificate(theory.Verifier(theory.Ensemble(0.5)), 2) == inf
+    assert theory.ratio_certificate(theory.block(2), 2) == 1
