@@ -1,6 +1,6 @@
 """Beyond total variation: rules side by side at equal acceptance.
 
-With f ≥ lossless and the optimal residual every rule lies on the line TV(o, p) + R = TV(p, q) (THEORY 2), so at
+With f ≥ lossless and the optimal residual every rule lies on the line TV(o, p) + R = TV(p, q) (2411.00841), so at
 equal acceptance one-position TV cannot tell them apart. These can:
 
 * KL both ways, largest ratio o/p
@@ -32,6 +32,7 @@ from theory.distances import kl_divergence, max_ratio, total_variation, transpor
 from theory.rounds import analyse_round
 from theory.rule_families import Family, rule_families
 from theory.rules import Position
+from theory.rules.neighbours import codebook_rows
 from theory.verifiers import AnyVerifier, Step
 
 BISECTIONS = 48
@@ -142,9 +143,7 @@ def distortion(law: Any, target: Any, cost: Any = None) -> dict[str, float]:
 
 def token_cost(embedding: Any) -> np.ndarray[Any, Any]:
     """Euclidean distance between every two codebook rows, (V, D) → (V, V)."""
-    rows = to_numpy(as_floats(embedding)).astype(np.float64)
-    if rows.ndim != 2:
-        raise ValueError(f"embedding must have shape (V, D), got {rows.shape}")
+    rows = codebook_rows(embedding)
     return np.asarray(np.sqrt(np.sum((rows[:, None] - rows[None, :]) ** 2, axis=-1)))
 
 

@@ -155,7 +155,8 @@ def rational_round(target: Conditional, draft: Conditional, step: RationalStep, 
 
     Notes
     -----
-    Source: THEORY 3. Oracle: a second recursion of this kind lives in the tests, and `analyse_round` agrees.
+    Source: the round as `theory.rounds` defines it. Oracle: a second recursion of this kind lives in the tests, and
+    `analyse_round` agrees.
     """
     drafting: dict[Prefix, Fraction] = {(): ONE}
     whole: dict[Prefix, Fraction] = {(): ONE}
