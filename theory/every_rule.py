@@ -16,21 +16,19 @@ member already costs less target calls than asked for, that end has no divergenc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from theory.arrays import real_number, whole_number
-from theory.chains import Chain, joint_layers
+from theory.chains import Chain
 from theory.comparison import LARGEST_STRENGTH, block_families
+from theory.known_steps import KnownRun
 from theory.matching import Matcher
-from theory.rounds import RoundAnalysis, analyse_round
 from theory.rule_families import Family, rule_families
-from theory.rules import AcceptAll, Lossless, Position
-from theory.sequences import SequenceAnalysis, advance_offsets, analyse_sequence
-from theory.verifiers import AnyVerifier, Step, Verifier
+from theory.rules import AcceptAll, Lossless
+from theory.verifiers import AnyVerifier, Verifier
 
 BLOCKS = ("lifted uniform", "capped uniform", "capped excess")
 
@@ -51,87 +49,8 @@ def league_families(embedding: Any, length: int) -> list[Family]:
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """A token-wise verifier whose steps at every prefix of a run are known."""
-
-    run: _Run
-    verifier: AnyVerifier
-    accepted: np.ndarray[Any, Any]
-    rejection: np.ndarray[Any, Any]
-    residual: np.ndarray[Any, Any]
-    stateful: ClassVar[bool] = False
-
-    @property
-    def lossless(self) -> bool:
-        return self.verifier.lossless
-
-    def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:
-        rows = self.run.rows[p.tobytes(), q.tobytes()]
-        at = (rows, position) if isinstance(position, int) else rows
-        return Step(self.accepted[at], self.rejection[at], self.residual[at])
-
-
-class _Run:
-    """Costs and analyses of many verifiers on one pair of chains, a token-wise rule being asked once for all prefixes.
-
-    Prefixes with the same laws are one; members of a family that act alike (on a plateau) are measured once. Oracle:
-    `analyse_round` and `analyse_sequence` on the verifiers themselves.
-    """
-
-    def __init__(self, target: Chain, draft: Chain, length: int, tokens: int | None) -> None:
-        self.chains, self.length, self.tokens = (target, draft), length, tokens
-        count = length if tokens is None else tokens
-        merged, every = (list(joint_layers(target, draft, count, enumerate_prefixes=e)) for e in (False, True))
-        layers = [(np.asarray(layer.target), np.asarray(layer.draft)) for layer in (*merged, *every)]
-        laws, where = np.unique(np.concatenate([np.stack(a, axis=1) for a in layers]), axis=0, return_inverse=True)
-        self.p, self.q = laws[:, None, 0], laws[:, None, 1]
-        found = np.split(where.reshape(-1), np.cumsum([len(p) for p, _ in layers])[:-1])
-        self.layers = list(zip(merged, found, strict=False))
-        self.rows: dict[tuple[bytes, bytes], Any] = {
-            (p.tobytes(), q.tobytes()): rows for (p, q), rows in zip(layers, found, strict=True)
-        }
-        self.rows[self.p.tobytes(), self.q.tobytes()] = slice(None)
-        self.costs: dict[bytes, float] = {}
-
-    def asked(self, verifier: AnyVerifier) -> AnyVerifier:
-        """The same verifier with its steps known; block verifiers, whose steps depend on more, as they are."""
-        if verifier.stateful or isinstance(verifier, _Asked):
-            return verifier
-        step = verifier.step(self.p, self.q, np.arange(self.length))
-        shape = (len(self.p), self.length, self.p.shape[-1])
-        accepted, residual = (np.broadcast_to(a, shape) for a in (step.accepted, step.residual))
-        return _Asked(self, verifier, accepted, np.broadcast_to(step.rejection, shape[:-1]), residual)
-
-    def analyse(self, verifier: AnyVerifier) -> RoundAnalysis | SequenceAnalysis:
-        if self.tokens is None:
-            return analyse_round(*self.chains, self.asked(verifier), self.length)
-        return analyse_sequence(*self.chains, self.asked(verifier), self.length, self.tokens)
-
-    def cost(self, verifier: AnyVerifier) -> float:
-        """Tokens per call, without laws or divergences."""
-        asked = self.asked(verifier)
-        if not isinstance(asked, _Asked):
-            return float(self.analyse(asked).tokens_per_call)
-        output = asked.accepted + asked.rejection[..., None] * asked.residual
-        key = asked.accepted.tobytes() + output.tobytes()
-        if key not in self.costs:
-            self.costs[key] = self._cost(asked.accepted, output)
-        return self.costs[key]
-
-    def _cost(self, accepted: np.ndarray[Any, Any], output: np.ndarray[Any, Any]) -> float:
-        total = 0.0
-        if self.tokens is None:
-            mass = np.ones(1)
-            for i, (layer, rows) in enumerate(self.layers):
-                mass = layer.fold(mass[:, None] * accepted[rows, i])
-                total += mass.sum()
-            return float(total + 1)
-        mass = np.eye(1, self.length + 1)
-        for layer, rows in self.layers:
-            total += mass[:, 0].sum()
-            mass = layer.fold(advance_offsets(mass, accepted[rows], output[rows], layer.target))
-        return float(self.tokens / total)
+def _asked(run: KnownRun, build: Callable[[float], AnyVerifier], strength: float) -> AnyVerifier:
+    return run.asked(build(strength))
 
 
 def compare_every_rule(
@@ -171,11 +90,11 @@ def compare_every_rule(
     length = whole_number(length, "length", 1)
     divide = 1 if tokens is None else whole_number(tokens, "tokens", 1)
 
-    run = _Run(target, draft, length, tokens)
+    run = KnownRun(target, draft, length, tokens)
     least, most = (run.cost(Verifier(rule)) for rule in (Lossless(), AcceptAll()))
     wanted = [least + real_number(size, "size", least=0.0, most=1.0) * (most - least) for size in sizes]
     searches = [
-        Matcher(replace(family, build=lambda s, build=family.build: run.asked(build(s))), run.cost)
+        Matcher(replace(family, build=partial(_asked, run, family.build)), run.cost)
         for family in league_families(embedding, length)
     ]
     rows = []

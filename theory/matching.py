@@ -1,8 +1,8 @@
 """Members of a family at one cost: the strength at which a measure takes a value, and a coin where it jumps.
 
 A family is a curve of verifiers in a strength s. The search runs in u = log(1 + s − least), in which small and large
-strengths are near each other. Thresholds, ranks and groups jump: there a coin tossed before each test chooses between two members
-on either side of the jump, and its weight meets the value exactly.
+strengths are near each other. Thresholds, ranks and groups jump: there a coin tossed before each test chooses between
+two members on either side of the jump, and its weight meets the value exactly.
 
 >>> from theory.rule_families import rule_families
 >>> uniform = rule_families([[0.0], [1.0], [2.0]])[0]
@@ -114,17 +114,18 @@ class Matcher:
         while coin and high - low > FINEST:
             self._measured((low + high) / 2)
             low, high = self._bracket(value)
-        sides = [self.family.build(self.strength(u)) for u in (low, high)]
+        below, above = (self.family.build(self.strength(u)) for u in (low, high))
         if off(low) == 0 or off(high) == 0:
             return member(low if off(low) == 0 else high, True)
         if not coin:
             return member(low, False)
 
         def missing(weight: float) -> float:
-            difference = self.measure(Randomised(sides[0], sides[1], weight)) - value
+            difference = self.measure(Randomised(below, above, weight)) - value
             return 0.0 if abs(difference) <= MATCHED / 2 else difference
 
-        return Randomised(*sides, float(brentq(missing, 0.0, 1.0, xtol=1e-15))), self.strength(low), True
+        weight = float(brentq(missing, 0.0, 1.0, xtol=1e-15))
+        return Randomised(below, above, weight), self.strength(low), True
 
 
 def matched_verifier(

@@ -9,7 +9,8 @@ import pytest
 
 import theory
 from tests.theory.helpers import random_tree
-from theory.every_rule import BLOCKS, _Run, compare_every_rule, league_families
+from theory.every_rule import BLOCKS, compare_every_rule, league_families
+from theory.known_steps import KnownRun
 from theory.matching import Matcher, Randomised, matched_verifier
 from theory.rule_families import rule_families
 
@@ -60,7 +61,7 @@ def test_a_block_that_is_already_past_the_cost_is_lossless_and_flagged() -> None
 def test_known_steps_give_the_oracle_numbers(kind: str, tokens: int | None) -> None:
     """Every member that is measured or shown, beside `analyse_round` and `analyse_sequence` of the rule itself."""
     target, draft = chains(kind)
-    run = _Run(target, draft, 2, tokens)
+    run = KnownRun(target, draft, 2, tokens)
     for family in league_families(POINTS, 2):
         verifier = family.build(family.low + 0.3 * min(family.high - family.low, 2.0))
         if tokens is None:
