@@ -1,7 +1,8 @@
 """Many verifiers on one pair of chains: each token-wise rule is asked once, for all prefixes of a run together.
 
 A step depends on p, q and the position alone, so that prefixes with the same laws are one row of one call, and the
-recursions of round and sequence only look rows up. Members of a family that act alike (between two jumps) are measured once.
+recursions of round and sequence only look rows up. Members of a family that act alike (between two jumps) are measured
+once.
 
 >>> from theory.chains import IIDChain
 >>> from theory.rules import Relaxed

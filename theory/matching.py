@@ -16,6 +16,7 @@ two members on either side of the jump, and its weight meets the value exactly.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,8 +29,9 @@ from theory.verifiers import AnyVerifier, Step
 
 MATCHED = 1e-9
 """Largest difference of the measure between members called matched."""
-SMOOTH_STEPS = 10
-"""Steps of Brent's method where a coin can follow; it needs about six where the measure does not jump."""
+FIRST_STEPS, SMOOTH_STEPS = 3, 10
+"""Steps of Brent's method where a coin can follow, before plateaus are looked for and after. It needs about six where
+the measure does not jump, and is no help where it does."""
 FINEST = 1e-4
 """Members this near in u are the two sides of a coin. Finer jumps between them are passed over; the value is met."""
 
@@ -89,6 +91,12 @@ class Matcher:
         both = pairwise(sorted(self.known))
         return next((a, b) for a, b in both if self.known[a] <= value <= self.known[b])
 
+    def _jumps(self) -> bool:
+        """Whether the strengths measured so far show plateaus: one between the ends' values, or one at either end."""
+        seen = Counter(self.known.values())
+        first, last = seen.pop(self.known[0.0]), seen.pop(self.known[self.width], 2)
+        return (first > 1 and last > 1) or max(seen.values(), default=0) > 1
+
     def at(self, value: float) -> tuple[AnyVerifier, float, bool]:
         """Verifier, strength and whether it is matched; see `matched_verifier`."""
         from scipy.optimize import brentq
@@ -106,10 +114,12 @@ class Matcher:
         if off(0.0) >= 0 or off(self.width) <= 0:
             return member(0.0 if off(0.0) >= 0 else self.width, True)
         coin = not self.family.build(self.family.low).stateful
-        steps = SMOOTH_STEPS if coin else 100
-        found = brentq(off, *self._bracket(value), xtol=1e-15, maxiter=steps, disp=False)
-        if off(float(found)) == 0:
-            return member(float(found), True)
+        for steps in (FIRST_STEPS, SMOOTH_STEPS) if coin else (100,):
+            found = brentq(off, *self._bracket(value), xtol=1e-15, maxiter=steps, disp=False)
+            if off(float(found)) == 0:
+                return member(float(found), True)
+            if self._jumps():
+                break
         low, high = self._bracket(value)
         while coin and high - low > FINEST:
             self._measured((low + high) / 2)
