@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from matplotlib.patches import Rectangle
 
 from paper_figures import style
-from paper_figures.registry import Context, Figure, Rows, register
+from paper_figures.registry import Context, Figure, Row, Rows, register
 from theory.claims import claims_ledger, ledger_entries, ledger_rows
 
 if TYPE_CHECKING:
@@ -25,8 +25,17 @@ LOOKS = {
 """Verdict → colour of its field, of its words, and a sign; told apart by all common kinds of colour vision."""
 COLUMNS = {"claim": (1.75, 50), "source": (4.85, 32), "evidence": (6.95, 104)}
 """Column → left edge in inches and characters a line."""
-WIDTH, LINE, GAP, MOST = 13.0, 0.135, 0.1, 5
-"""Inches: width, height of a text line, space between rows; most lines of one field."""
+WIDTH, LINE, GAP, MOST = 13.0, 0.135, 0.1, 3
+"""Inches: width, height of a text line, space between rows; most lines of one text."""
+
+
+SYMBOLS = {
+    "total_variation": "TV",
+    "tv_bound": "B",
+    "kl_output_target": "KL(out‖target)",
+    "kl_target_output": "KL(target‖out)",
+}
+"""Names of the code → symbols of the picture."""
 
 
 def build(context: Context) -> Rows:
@@ -43,16 +52,17 @@ def _lines(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, max_lines=MOST, placeholder=" […]")
 
 
-def evidence(row: dict[str, str | None]) -> tuple[str, str]:
-    """Heading and text of the last column: the counterexample if there is one, else what was computed."""
+def evidence(row: Row) -> list[str]:
+    """Lines of the last column: what was computed, then the counterexample if there is one."""
+    lines = _lines(f"computed: {_symbols(row['computed'])}", COLUMNS["evidence"][1])
     if row["counterexample"]:
-        return "counterexample", _symbols(row["counterexample"])
-    return "computed", _symbols(row["computed"] or "")
+        lines += _lines(f"counterexample: {_symbols(row['counterexample'])}", COLUMNS["evidence"][1])
+    return lines
 
 
 def _symbols(text: str) -> str:
     """Names of the code in the symbols of the picture."""
-    for name, symbol in (("total_variation", "TV"), ("tv_bound", "B"), ("kl_output_target", "KL(out‖target)")):
+    for name, symbol in SYMBOLS.items():
         text = text.replace(name, symbol)
     return text
 
@@ -61,14 +71,10 @@ def draw(rows: Rows) -> Picture:
     """Rows by verdict, in the order of `LOOKS`."""
     fields = []
     for row in sorted(rows, key=lambda row: list(LOOKS).index(row["verdict"])):
-        heading, words = evidence(row)
         reading = {"sure": "", "reconstructed": " (wording reconstructed)", "not available": " (wording not available)"}
-        texts = {
-            "claim": f"{row['name']}: {row['claim']}",
-            "source": row["source"] + reading[row["wording"]],
-            "evidence": f"{heading}: {words}",
-        }
-        fields.append((row["verdict"], {key: _lines(text, COLUMNS[key][1]) for key, text in texts.items()}))
+        texts = {"claim": f"{row['name']}: {row['claim']}", "source": row["source"] + reading[row["wording"]]}
+        field = {key: _lines(text, COLUMNS[key][1]) for key, text in texts.items()} | {"evidence": evidence(row)}
+        fields.append((row["verdict"], field))
     heights = [max(2, *(len(lines) for lines in field.values())) * LINE + GAP for _, field in fields]
     total = sum(heights) + 0.35
     figure, grid = style.subplots(1, 1, WIDTH, total + 0.4)
@@ -76,7 +82,7 @@ def draw(rows: Rows) -> Picture:
     axes.set(xlim=(0, WIDTH), ylim=(total, 0))
     axes.axis("off")
     for key, (left, _) in {"verdict": (0.1, 0), **COLUMNS}.items():
-        title = "smallest counterexample, else what was computed" if key == "evidence" else key
+        title = "what was computed, and the smallest counterexample found" if key == "evidence" else key
         axes.text(left, 0.2, title, fontsize=9, fontweight="bold", va="center")
     top = 0.35
     for (verdict, field), height in zip(fields, heights, strict=True):
@@ -107,19 +113,17 @@ def _verb(verdict: str, count: int) -> str:
 
 
 def caption(rows: Rows) -> str:
-    """What the verdicts mean, where the wording is not the source's own, and where the numbers come from."""
-    words = Counter(row["wording"] for row in rows)
-    cut = [row["name"] for row in rows if len(textwrap.wrap(": ".join(evidence(row)), COLUMNS["evidence"][1])) > MOST]
+    """What the verdicts mean, and where the wording is not the source's own."""
+    wording = Counter(row["wording"] for row in rows)
+    cut = sum("[…]" in " ".join(evidence(row)) for row in rows)
     return (
-        "holds: proved, or no counterexample among the rational cases searched. holds for the bound only: the bound B "
-        "obeys the claim, the exact distance of some chain does not. fails: the counterexample shown, the first in "
-        "order of denominators. not decidable here: needs networks, or a wording that was not available. "
-        f"The wording is reconstructed in {words['reconstructed']} rows of {len(rows)} and not available in "
-        f"{words['not available']}; a verdict is about the claim as written in this table. Verdicts are computed, by "
-        "proofs and by deterministic searches over small rational chains; nothing is sampled and no seed is used. "
-        "p, q: target and draft laws of independent tokens; L: draft length; t: relaxation from lossless (0) to "
-        f"accepting everything (1). […] marks {len(cut)} texts cut for space; the table holds all of them, and what "
-        "was computed for every row."
+        "holds: proved, or no counterexample among the cases counted. Holds for the bound only: the bound B on "
+        "TV obeys the claim, the exact distance of the chain shown does not. Not decidable here: needs networks, or a "
+        f"wording that was not available. Wording reconstructed in {wording['reconstructed']} rows of {len(rows)}; a "
+        "verdict is about the claim as written here. All computed by proofs and by deterministic searches over small "
+        "rational chains, smallest denominators first. p, q: target and draft laws of independent tokens; ω: "
+        "relaxation factor; f: acceptance; G: residual; L: draft length; N: expected accepted drafts; t: relaxation "
+        f"from lossless (0) to accept all (1).{f' […]: cut here, whole in the table ({cut}).' if cut else ''}"
     )
 
 
@@ -132,6 +136,6 @@ register(
         build=build,
         draw=draw,
         uses=("theory",),
-        order=50,
+        order=58,
     )
 )

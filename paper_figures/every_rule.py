@@ -247,23 +247,22 @@ def caption(rows: Rows) -> str:
     """How to read it, settings, what is left out."""
     one, many = (select(rows, part=part)[0] for part in SETTINGS)
     shown = compared(rows)
-    count, sizes = len(group(select(shown, part="one round"), "kind", "pair")), distinct(shown, "size")
+    count = len(group(select(shown, part="one round"), "kind", "pair"))
     free = distinct([row for row in rows if row["block"] and not row["matched"] and not row["zeros"]], "size")
     unmet = distinct([row for row in rows if not (row["matched"] or row["zeros"] or row["block"])], "rule")
-    small = "Small version: fewer pairs, sizes and tokens. " * (len(sizes) < len(SIZES))
-    edge = f", also where lossless block verification is that fast by itself (t = {free[0]:g})" if free else ""
-    left = f" Left out where it cannot reach the cost: {', '.join(unmet)}." if unmet else ""
+    edge = f"; at the edge where lossless blocks are that fast (t = {free[0]:g})" if free else ""
+    left = f" Left out where out of reach: {', '.join(unmet)}." if unmet else ""
     largest = {q: beaten(rows, "per token", q) for q in ("kl_target_output", "log_max_ratio")}
     return (
-        f"{small}Marks: median over {count} pairs of chains ({', '.join(distinct(rows, 'kind'))}; seed {one['seed']}) "
-        "of a rule's divergence over the least of the three block rules' (grey); past the right edge at the edge"
-        f"{edge}. Size t: share of the way from lossless tokens per call to accepting all. At the right: in how many "
-        f"comparisons the rule is lower. One round: L = {one['length']} drafts, V = {one['vocabulary']} tokens; "
-        f"sequence: {many['tokens']} tokens, L = {many['length']}, V = {many['vocabulary']}, too short for the gain of "
-        "many rounds. Exact by enumeration; B is a proved bound on TV. † emits tokens the target never does. In the "
-        f"table: KL(target‖out) a token (blocks lowest in {largest['kl_target_output'][0]} of "
-        f"{largest['kl_target_output'][1]}), log largest ratio ({largest['log_max_ratio'][0]}).{left} Equal calls are not equal seconds: Mentored solves an equation a "
-        "prefix, LANTERN and GSD read a codebook, block rules here verify one draft, no tree."
+        f"Marks: median over {count} pairs of chains ({', '.join(distinct(rows, 'kind'))}; seed {one['seed']}) "
+        f"of a rule's divergence over the least of the three block rules' (grey){edge}. Size t: share of the way from "
+        "lossless tokens per call to accepting all. At the right: in how many comparisons the rule is lower. One round: "
+        f"L = {one['length']} drafts, V = {one['vocabulary']} tokens; sequence: {many['tokens']} tokens, L = "
+        f"{many['length']}, V = {many['vocabulary']}, cut short in its last round, which costs blocks most. Exact; B is "
+        "a proved bound on TV. † emits tokens the target never does. In the table: KL(target‖out) a token (blocks lowest "
+        f"in {largest['kl_target_output'][0]} of {largest['kl_target_output'][1]}), log largest ratio "
+        f"({largest['log_max_ratio'][0]}).{left} Equal calls are not equal seconds: Mentored solves an equation a "
+        "prefix, LANTERN and GSD read a codebook; block rules here verify one draft, no tree."
     )
 
 
