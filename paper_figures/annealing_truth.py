@@ -162,7 +162,8 @@ def caption(rows: Rows) -> str:
         f"per call, {chains['sequence']} pairs, L = {many['length']}, V = {many['vocabulary']} (few rounds: "
         f"annealing_long has many). Families: {', '.join(distinct(rows, 'family'))}; seed {one['seed']}. Size t: share "
         "of the way from lossless speed to accepting everything. B is a proved bound, the rest exact. A draft is "
-        "accepted with min(1, ω_i p/q); annealed: ω_i ∝ e^(−.7i), floored: max(1, ω_i); excess: 1 + d e^(−νi); reversed: annealed backwards. Floored annealing "
+        "accepted with min(1, ω_i p/q); annealed: ω_i ∝ e^(−.7i), floored: max(1, ω_i); excess: 1 + d e^(−νi); "
+        "reversed: annealed backwards. Floored annealing "
         f"lowers B in {sum(lower)} of {len(lower)} single cases. Excess with ν = .2 beats uniform in predictive TV "
         f"{mild['predictive_tv']}, in KL(out‖target) a token {mild['kl_output_target']}."
     )

@@ -26,7 +26,7 @@ LOOKS = {
 COLUMNS = {"claim": (1.75, 50), "source": (4.85, 32), "evidence": (6.95, 104)}
 """Column → left edge in inches and characters a line."""
 WIDTH, LINE, GAP, MOST = 13.0, 0.135, 0.1, 3
-"""Inches: width, height of a text line, space between rows; most lines of one text."""
+"""Inches: width, height of a text line, space between rows; most lines of what was computed and of a counterexample."""
 
 
 SYMBOLS = {
@@ -48,15 +48,15 @@ def build(context: Context) -> Rows:
     return rows
 
 
-def _lines(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, max_lines=MOST, placeholder=" […]")
+def _lines(text: str, width: int, most: int | None = None) -> list[str]:
+    return textwrap.wrap(text, width, max_lines=most, placeholder=" […]")
 
 
 def evidence(row: Row) -> list[str]:
     """Lines of the last column: what was computed, then the counterexample if there is one."""
-    lines = _lines(f"computed: {_symbols(row['computed'])}", COLUMNS["evidence"][1])
+    lines = _lines(f"computed: {_symbols(row['computed'])}", COLUMNS["evidence"][1], MOST)
     if row["counterexample"]:
-        lines += _lines(f"counterexample: {_symbols(row['counterexample'])}", COLUMNS["evidence"][1])
+        lines += _lines(f"counterexample: {_symbols(row['counterexample'])}", COLUMNS["evidence"][1], MOST)
     return lines
 
 

@@ -241,7 +241,8 @@ def caption(rows: Rows) -> str:
         "accepting every draft. One-round bound and distances: averages of exact laws along the target's own images; "
         "per-token and image ones: estimates from exact likelihood ratios of decoded images. Bars: 95 % intervals. "
         "Below: ratios to uniform's curve, interpolated in log-log of the cost above lossless, at equal accepted "
-        "length (one round) or measured tokens per call; bars too wide, as the common seed is ignored. Lossless images are "
+        "length (one round) or measured tokens per call; bars too wide, as the common seed is ignored. Lossless "
+        "images are "
         f"not told from the target's (two-sample p = {p:.2f})."
     )
 

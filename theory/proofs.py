@@ -125,7 +125,7 @@ def prove_one_position_line(accept: Callable[[Any, Any, Any], Any] | None = None
     count, failure = first_failure(cases())
     return Proof(
         "TV(q f + R G*, p) + R = TV(p, q) + Σ (min(p, q) − min(p, q f)) for every f",
-        "Yin et al. 2411.00841 for f ≥ lossless; the waste term is this project’s",
+        "Yin et al. 2411.00841 for f ≥ lossless; the waste term is this project's",
         all(regimes) and failure is None,
         f"token by token in {len(regimes)} orders of p, q, q f; {count} rational cases on 3 tokens",
         failure,
