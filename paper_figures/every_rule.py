@@ -226,10 +226,6 @@ def means(rows: Rows, part: str, quantity: str) -> dict[tuple[str, str, float], 
 
 
 def _who(better: Counter[str]) -> str:
-    return ", ".join(f"{name} ({count})" for name, count in better.most_common(3)) or "no rule"
-
-
-def _who(better: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in better.most_common(3)) or "no rule"
 
 

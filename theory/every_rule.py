@@ -1,8 +1,8 @@
 """Block verification against every published rule at equal cost: bound, TV and both KLs, one round or per token.
 
 Cost is the expected accepted length of a round, or the tokens per call of T tokens. A size t is the share of the way
-from lossless to accepting every draft. Rules are taken with their published residual (those published with G* with it);
-where acceptance jumps a coin between the two sides of the jump meets the cost (`theory.matching`).
+from lossless to accepting every draft. Rules are taken with the residual they were published with; where acceptance
+jumps a coin between the two sides of the jump meets the cost (`theory.matching`).
 A family that cannot meet it is shown at its nearest end with ``matched`` False: for a block rule whose lossless
 member already costs less target calls than asked for, that end has no divergence at all.
 
@@ -26,10 +26,12 @@ from theory.chains import Chain
 from theory.comparison import LARGEST_STRENGTH, block_families
 from theory.known_steps import KnownRun
 from theory.matching import Matcher
-from theory.rule_families import Family, rule_families
+from theory.rule_families import IMPROVED, Family, rule_families
 from theory.rules import AcceptAll, Lossless
 from theory.verifiers import AnyVerifier, Verifier
 
+OWN = {"mentored": "kl"}
+"""The residual of rules published with one that others can be given too; G* where nothing is said."""
 BLOCKS = ("lifted uniform", "capped uniform", "capped excess")
 
 
@@ -41,12 +43,12 @@ def league_families(embedding: Any, length: int) -> list[Family]:
     blocks = block_families(length)
     families = [Family(name, "block", blocks[name], 0.0, LARGEST_STRENGTH) for name in BLOCKS]
     published = rule_families(embedding, length)
-    own = {family.rule for family in published if family.residual not in ("optimal", "kl")}
-    return families + [
-        family
-        for family in published
-        if family.residual not in ("optimal", "kl") or (family.residual == "optimal" and family.rule not in own)
-    ]
+    own = {family.rule for family in published if family.residual not in IMPROVED}
+    for family in published:
+        chosen = family.rule not in own and family.residual == OWN.get(family.rule, "optimal")
+        if chosen or family.residual not in IMPROVED:
+            families.append(family)
+    return families
 
 
 def _asked(run: KnownRun, build: Callable[[float], AnyVerifier], strength: float) -> AnyVerifier:

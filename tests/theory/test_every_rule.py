@@ -12,6 +12,7 @@ from tests.theory.helpers import random_tree
 from theory.every_rule import BLOCKS, compare_every_rule, league_families
 from theory.known_steps import KnownRun
 from theory.matching import Matcher, Randomised, matched_verifier
+from theory.published import published_verifier
 from theory.rule_families import rule_families
 
 POINTS = [[0.0, 0.0], [1.0, 0.2], [0.1, 1.0]]
@@ -30,6 +31,23 @@ def test_no_published_rule_is_missing() -> None:
     names = {family.rule for family in league_families(POINTS, 2)}
     assert {family.rule for family in theory.rule_families(POINTS, 2)} <= names
     assert set(BLOCKS) <= names
+
+
+def test_rules_have_the_residual_they_were_published_with() -> None:
+    checked = set()
+    for family in league_families(POINTS, 2):
+        verifier = family.build(family.low + 0.1)
+        if family.rule in BLOCKS or isinstance(
+            getattr(verifier, "rule", None), theory.Lantern | theory.LanternPlusPlus
+        ):
+            continue
+        assert isinstance(verifier, theory.Verifier)
+        own = published_verifier(verifier.rule).residual
+        assert type(verifier.residual) is type(own), family.rule
+        if callable(own) and type(own).__name__ == "function":
+            assert verifier.residual is own, family.rule
+        checked.add(family.rule)
+    assert {"mentored", "uniform", "COOL-SD", "CSD", "Cactus", "GSD, repaired"} <= checked
 
 
 @pytest.mark.parametrize("kind", ["iid", "markov", "tree"])
