@@ -37,6 +37,7 @@ SIZES, QUICK_SIZES = (0.1, 0.3, 0.5, 0.7), (0.3, 0.5)
 KINDS = {"independent": "i.i.d.", "Markov": "Markov", "Dirichlet tree": "tree"}
 """Family of `pairs` → name in the table."""
 PAIRS = 2
+CAPPED = "capped uniform"
 ZERO_SIZE = 0.3
 """Of the pairs whose target gives one token no probability after any prefix; only leakage is read from them."""
 QUANTITIES = {
@@ -233,11 +234,14 @@ def claim(rows: Rows) -> str:
     """Where the best block rule is below every published rule, and where it is not."""
     (won, of, who), (won_, of_, who_) = (beaten(rows, part, "kl_output_target") for part in SETTINGS)
     tv, bound = (beaten(rows, "per token", quantity) for quantity in ("tv", "bound"))
+    capped = {key[2]: mean for key, mean in means(rows, "per token", "kl_output_target").items() if key[0] == CAPPED}
+    shares = ", ".join(f"{mean:.2f} (t = {size:g})" for size, mean in capped.items())
     return (
         f"At equal tokens per call the best block rule has less KL(out‖target) than every published rule in {won} of "
         f"{of} one-round and {won_} of {of_} per-token comparisons (elsewhere lower: {_who(who + who_)}). Over "
         f"sequences it wins by exact TV in only {tv[0]} of {tv[1]} (lower: {_who(tv[2])}) and by the bound in "
-        f"{bound[0]} of {bound[1]} (lower: {_who(bound[2])})."
+        f"{bound[0]} of {bound[1]} (lower: {_who(bound[2])}). {CAPPED.capitalize()} alone has {shares} of uniform "
+        "relaxation's KL a token."
     )
 
 
