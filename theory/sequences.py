@@ -112,7 +112,7 @@ class PredictiveAnalysis:
     kl_target_output: Array
 
 
-def _advance(mass: Array, accepted: Array, output: Array, p: Array) -> Array:
+def advance_offsets(mass: Array, accepted: Array, output: Array, p: Array) -> Array:
     """One step of the offset recursion for every next token: mass (m, L+1) → (m, V, L+1)."""
     xp = array_namespace(mass)
     inner = mass[:, :-1, None]
@@ -135,7 +135,7 @@ def _walk(
         accepted, output, weights = offset_steps(verifier, layer.target, layer.draft, length, weight)
         yield mass, layer, accepted, output
         pieces = [
-            _advance(mass[rows], accepted[rows], output[rows], layer.target[rows])
+            advance_offsets(mass[rows], accepted[rows], output[rows], layer.target[rows])
             for rows in row_blocks(len(mass), layer.target.shape[1] * length)
         ]
         mass = layer.fold(pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=0))
