@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextvars
 import ctypes
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -76,7 +78,9 @@ def answer(
     except TimeoutError as error:
         raise NoAnswer(str(error)) from error
     except BaseException as error:
-        raise BadAnswer(f"{type(error).__name__}: {error}") from error
+        raise BadAnswer(f"{type(error).__name__}: {error}{_place(error)}") from error
+    if isinstance(given, Mapping):
+        raise BadAnswer(f"the answer must be (tokens, accepted), got {_brief(given)}")
     try:
         raw_tokens, raw_accepted = given
     except (TypeError, ValueError):
@@ -114,6 +118,13 @@ def name_the_round(sampler: Any, rounds: Rounds, rng: np.random.Generator, secon
             )
     first = rounds.draft_ids[: min(rounds.count, 3)].tolist()
     return f"in a batch of {rounds.count} rounds that starts with drafts {first}"
+
+
+def _place(error: BaseException) -> str:
+    """Where an exception was raised, for code outside the kit."""
+    here = str(Path(__file__).parent)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(here)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 
 
 def _brief(value: Any) -> str:

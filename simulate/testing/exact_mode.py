@@ -28,6 +28,7 @@ p = (½, 3/10, 1/5), q = (1/5, 3/10, ½): replacing the residual by p gives (7/2
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,12 @@ SCAN = 32
 
 ENTRIES_AT_ONCE = 2**20
 """Probabilities given to the sampler in one call."""
+
+POINTS_AT_ONCE = 2**20
+"""Coordinates of lattice points gathered for one call of the sampler, or a single block's if those are more."""
+
+LARGEST_SCAN = 2**24
+"""Most coordinates of the points that one block is scanned in, 128 MiB."""
 
 GOLDEN = (0.6180339887498949, 0.7548776662466927, 0.8191725133961645, 0.8566748838545029)
 """Steps of additive sequences that spread probes over a cell (inverse roots of x^(d+1) = x + 1, d = 1…4)."""
@@ -160,6 +167,11 @@ def _scan(breaks: list[Integers], axis: int, extra: Integers) -> tuple[Integers,
     along = np.unique(np.concatenate([own[:-1], own[1:] - 1, extra, extra - 1, even, _middles(np.union1d(own, extra))]))
     along = along[(along >= 0) & (along < LATTICE)]
     lines = _grid([_middles(b) if k != axis else np.zeros(1, np.int64) for k, b in enumerate(breaks)])
+    if lines.size * len(along) > LARGEST_SCAN:
+        raise NotPiecewise(
+            f"the law needs {len(lines)} scans of {len(along)} points for one drafted block; use a smaller chain here "
+            "and assert_law on this one"
+        )
     points = np.repeat(lines[:, None, :], len(along), axis=1)
     points[:, :, axis] = along
     return points, np.searchsorted(own, along, side="right")
@@ -195,21 +207,27 @@ def _refine(play: _Player, breaks: list[list[Integers]], axis: int, extra: list[
 def _played(
     play: _Player, breaks: list[list[Integers]], axis: int, extra: list[Integers]
 ) -> Iterator[tuple[int, Integers, Integers, Integers]]:
-    cells = sum(int(np.prod([len(b) - 1 for b in own])) for own in breaks)
-    if cells > MOST_CELLS:
+    if _cells(breaks) > MOST_CELLS:
         raise NotPiecewise(
             f"the thresholds of uniform {axis} change with the other uniforms (or from call to call), so that the "
             "answer has no constant pieces; test the sampler with assert_law instead"
         )
-    scans = [_scan(own, axis, more) for own, more in zip(breaks, extra, strict=True)]
-    sizes = [points.shape[0] * points.shape[1] for points, _ in scans]
-    width = scans[0][0].shape[-1]
-    codes = play(
-        np.repeat(np.arange(len(scans)), sizes), np.concatenate([points.reshape(-1, width) for points, _ in scans])
-    )
-    parts = np.split(codes, np.cumsum(sizes)[:-1])
-    for block, ((points, interval), part) in enumerate(zip(scans, parts, strict=True)):
-        yield block, points, interval, part.reshape(points.shape[:2])
+    waiting: list[tuple[int, Integers, Integers]] = []
+    for block, (own, more) in enumerate(zip(breaks, extra, strict=True)):
+        waiting.append((block, *_scan(own, axis, more)))
+        if block + 1 < len(breaks) and sum(points.size for _, points, _ in waiting) < POINTS_AT_ONCE:
+            continue
+        sizes = [points.shape[0] * points.shape[1] for _, points, _ in waiting]
+        owners = np.repeat([known for known, _, _ in waiting], sizes)
+        codes = play(owners, np.concatenate([points.reshape(-1, len(own)) for _, points, _ in waiting]))
+        parts = np.split(codes, np.cumsum(sizes)[:-1])
+        for (known, points, interval), part in zip(waiting, parts, strict=True):
+            yield known, points, interval, part.reshape(points.shape[:2])
+        waiting = []
+
+
+def _cells(breaks: list[list[Integers]]) -> int:
+    return sum(math.prod(len(b) - 1 for b in own) for own in breaks)
 
 
 def _check_repeatable(play: _Player) -> None:
@@ -304,11 +322,16 @@ def exact_law(
         )
     rounds, masses = all_blocks(target, draft, length, source)
     play = _Player(sampler, rounds)
-    _check_repeatable(play)
     found = [_candidates(*row) for row in zip(rounds.target_probs, rounds.draft_probs, rounds.draft_ids, strict=True)]
     ends = np.array([0, LATTICE])
     breaks = [[*(np.union1d(ends, own) for own in tests), ends] for tests, _ in found]
     edges = [draws for _, draws in found]
+    if _cells(breaks) > MOST_CELLS:
+        raise ValueError(
+            f"{len(found)} blocks of {length} drafts over {size} ids have {_cells(breaks)} cells, more than {MOST_CELLS}; "
+            "use a smaller chain or a shorter block here and assert_law on this one"
+        )
+    _check_repeatable(play)
     none = [np.zeros(0, np.int64)] * len(found)
     while any([_refine(play, breaks, axis, edges if axis == length else none) for axis in range(length + 1)]):
         pass

@@ -17,7 +17,8 @@ Correct means: rounds are independent, and no event's probability is off by more
 *How many rounds.* All pairs advance together, 256 rounds at first and doubling, so that a fault stops the check on the
 pair that shows it soonest. A pair is done when every law at TV ≥ `smallest_tv` would have been rejected with
 probability `power`, or at `max_rounds`; the report states the TV reached. Rounds of a batch must be independent too:
-consecutive rounds are compared for how often they agree.
+pairs of rounds 1, 2, 4, … apart are compared for how often they agree (a mean over distances of the evidence is
+evidence again).
 
 >>> import theory
 >>> from simulate.testing.reference import reference_sampler
@@ -30,6 +31,7 @@ False
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -114,7 +116,14 @@ def check_law(
     smallest = _share(smallest_tv, "smallest_tv")
     most, rounding = whole_number(max_rounds, "max_rounds", 2), real_number(rounding, "rounding", least=0.0, most=0.1)
     verifier = theory.Verifier(theory.Lossless()) if verifier is None else verifier
-    kit, own = (rng or np.random.default_rng(0)).spawn(2)
+    if not callable(verifier) and not hasattr(verifier, "step"):
+        hint = f"; theory.Verifier({verifier}) makes one of a rule" if hasattr(verifier, "acceptance") else ""
+        raise ValueError(f"verifier must be a verifier, or a function of L that gives one, got {verifier!r}{hint}")
+    if timeout is not None:
+        timeout = real_number(timeout, "timeout", least=0.0, most=threading.TIMEOUT_MAX)
+    if not isinstance(rng, (np.random.Generator, type(None))):
+        raise ValueError(f"rng must be a numpy.random.Generator or None, got {rng!r}; numpy.random.default_rng(seed)")
+    kit, own = (np.random.default_rng(0) if rng is None else rng).spawn(2)
     chosen = _chosen(target, draft, length, pairs, verifier)
     trials = [
         Trial(group, verifier, counts, rounding, kit, own, timeout)
@@ -158,6 +167,7 @@ def assert_law(
     AssertionError
         With the declared and the observed law, the worst event and the nearest known fault.
     """
+    __tracebackhide__ = True  # pytest then shows the caller's line, not this one
     report = check_law(sampler, target, draft, verifier, length, **options)
     if not report.passed:
         raise AssertionError(str(report))
@@ -182,6 +192,8 @@ def _chosen(target: Any, draft: Any, length: int | None, pairs: Sequence[Pair] |
         # A residual with one law for each rejected token has V² entries on a vocabulary of V ids.
         residual = getattr(for_length(verifier, length or 1), "residual", None)
         return adversarial_pairs(length, wide=not isinstance(residual, theory.DraftDependentResidual))
+    if not isinstance(pairs, Sequence) or not all(isinstance(pair, Pair) for pair in pairs):
+        raise ValueError(f"pairs must be a sequence of simulate.testing.Pair, got {pairs!r}")
     if len(pairs) == 0:
         raise ValueError("pairs is empty; there is nothing to test on")
     return list(pairs)

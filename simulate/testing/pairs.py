@@ -49,6 +49,9 @@ class Pair:
 
     def __post_init__(self) -> None:
         length = whole_number(self.length, "length", 1)
+        for chain, name in ((self.target, "target"), (self.draft, "draft")):
+            if not hasattr(chain, "conditional"):
+                raise ValueError(f"{name} must be a chain such as theory.IIDChain(p), got {chain!r}")
         same_vocabulary(self.target.vocab_size, self.draft.vocab_size)
         check_depth(self.target, length + 1, "target", f"a round of {length} drafted tokens and one more")
         check_depth(self.draft, length, "draft", f"a round of {length} drafted tokens")
@@ -61,9 +64,15 @@ def _iid(p: Any, q: Any) -> Callable[[int], tuple[theory.Chain, theory.Chain]]:
     return lambda length: (theory.IIDChain(p), theory.IIDChain(q))
 
 
+LARGEST_TREE = 2**20
+"""Most entries of a full table of laws; for longer rounds a chain of order one stands in its place."""
+
+
 def _tree(size: int, seed: int, concentration: float = 1.0) -> Callable[[int], tuple[theory.Chain, theory.Chain]]:
     def build(length: int) -> tuple[theory.Chain, theory.Chain]:
         rng = np.random.default_rng(seed)
+        if size ** (length + 1) > LARGEST_TREE:
+            return random_markov(size, rng, concentration), random_markov(size, rng, concentration)
         target = dirichlet_tree(size, length + 1, rng, concentration=concentration)
         return target, dirichlet_tree(size, length, rng, concentration=concentration)
 
@@ -76,8 +85,8 @@ def _markov(length: int) -> tuple[theory.Chain, theory.Chain]:
 
 
 def _equal_tree(length: int) -> tuple[theory.Chain, theory.Chain]:
-    tree = dirichlet_tree(3, length + 1, np.random.default_rng(5))
-    return tree, tree
+    target, _ = _tree(3, 5)(length)
+    return target, target
 
 
 WIDE = 4096
@@ -121,8 +130,10 @@ def adversarial_pairs(length: int | None = None, vocab_size: int | None = None, 
     Raises
     ------
     ValueError
-        If no pair has that vocabulary.
+        For a length below one, or if no pair has that vocabulary.
     """
+    if length is not None:
+        length = whole_number(length, "length", 1)
     pairs = [Pair(name, *build(length or own), length or own) for name, own, build in _KINDS]
     uniform = theory.IIDChain(np.full(3, 1 / 3))
     tiny = (theory.IIDChain([1e-9, 0.6, 0.4 - 1e-9]), theory.IIDChain([1e-8, 0.4, 0.6 - 1e-8]))

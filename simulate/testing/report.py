@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from simulate.testing.sequential import expected_distance
 
 WORST_SHOWN = 6
 """Cells printed of a law that failed."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
+"""Of functions, in the names of verifiers."""
 
 
 class Event(NamedTuple):
@@ -195,14 +199,20 @@ def _passed(report: LawReport) -> str:
         f"passed: {report.rounds} rounds; a correct sampler fails with probability at most {report.false_alarm:g};",
         f"with probability {report.power:g} each row would have found any law at the TV it states, or further away",
     ]
-    lines += [f"  {r.name:{width}}  {r.rounds:8d} rounds   TV {r.smallest_tv:.3f}" for r in report.results]
+    lines += [f"  {r.name:{width}}  {r.rounds:8d} rounds   {_promise(r)}" for r in report.results]
     return "\n".join(lines)
+
+
+def _promise(result: PairResult) -> str:
+    text = f"TV {result.smallest_tv:.3f}" if result.smallest_tv < 1 else "nothing promised"
+    depth, tokens = result.space.depth, result.space.length + 1
+    return text if depth == tokens else f"{text} of the law of the first {depth} of {tokens} tokens"
 
 
 def _failed(report: LawReport) -> str:
     result = report.failure
     if result is None:
-        return f"the sampler fails the seed check: {report.reason}"
+        return f"the sampler fails the check of seeds, before its law is looked at: {report.reason}"
     where = f"{result.name}, L = {result.space.length}, V = {result.space.vocab_size}"
     if result.error is not None:
         return f"the sampler gives no valid answer ({where}): {result.error}"
@@ -210,7 +220,7 @@ def _failed(report: LawReport) -> str:
     chance = worst.log_likelihood_ratio / math.log(10)
     lines = [
         f"the sampler does not follow the declared law ({where}): {report.reason} after {result.verdict_rounds} rounds",
-        f"declared: {result.verifier}",
+        f"declared: {_ADDRESS.sub('', str(result.verifier))}",
         f"chains: {_chains(result)}",
         f"worst event: {worst.what}: declared {worst.declared:.4g}, observed {worst.observed:.4g}"
         + (", impossible" if math.isinf(chance) else f" (under the declared law below 10^-{chance:.0f})"),

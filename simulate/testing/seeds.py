@@ -59,7 +59,7 @@ def seed_fault(sampler: Sampler | RoundDecoder, vocab_size: int, length: int, ti
             _perturb_globals(2)
             others = [call(np.random.default_rng(seed)) for seed in (2, 3, 4)]
         except BadAnswer as error:
-            return f"on the rounds of the seed check: {error}"
+            return f"no valid answer for {PROBE_ROUNDS} rounds of {length} drafts over {vocab_size} ids: {error}"
     if not _equal(first, again) or not _equal(first, perturbed):
         return (
             "the same seed gives different answers: some random number does not come from rng (a global generator, "

@@ -41,7 +41,10 @@ SHOWN_ROUNDS = 2**12
 
 def for_length(verifier: Any, length: int) -> Any:
     """A verifier, or what a function of L gives for this one."""
-    return verifier if hasattr(verifier, "step") else verifier(length)
+    found = verifier if hasattr(verifier, "step") else verifier(length)
+    if not hasattr(found, "step"):
+        raise ValueError(f"the function given as verifier returned {found!r} for L = {length}, which is no verifier")
+    return found
 
 
 class Trial:
@@ -64,7 +67,8 @@ class Trial:
         laws = [outcome_law(p.target, p.draft, self.verifier, self.space, p.drawn_from) for p in pairs]
         self.law = np.concatenate(laws) / len(laws)
         self.counts = np.zeros(len(self.law), dtype=np.int64)
-        self.agreements = np.zeros(2, dtype=np.int64)
+        # Row k: disjoint pairs of rounds 2**k apart in one batch, equal and not.
+        self.agreements = np.zeros((ROWS_AT_ONCE.bit_length() - 1, 2), dtype=np.int64)
         agree = float(self.law @ self.law)
         self.agreement_law = np.array([agree, 1 - agree])
         self.views = [
@@ -108,15 +112,18 @@ class Trial:
         step = max(2, min(ROWS_AT_ONCE, ENTRIES_AT_ONCE // (self.vocab_size * (self.length + 1))) // 2 * 2)
         cells = self.play(sampler, max(2, min(step, wanted) // 2 * 2))
         self.counts += np.bincount(cells, minlength=len(self.counts))
-        agree = int((cells[::2] == cells[1::2]).sum())
-        self.agreements += [agree, len(cells) // 2 - agree]
+        for k in range((len(cells) // 2).bit_length()):
+            twins = cells[: len(cells) >> (k + 1) << (k + 1)].reshape(-1, 2, 2**k)
+            same = int((twins[:, 0] == twins[:, 1]).sum())
+            self.agreements[k] += [same, twins[:, 0].size - same]
 
     def _stands(self, look: int, level: float) -> bool:
         logs = [
             log_evidence(np.bincount(label, self.counts, cells).astype(np.int64), law, self.rounding)
             for (label, cells), law in zip(self.views, self.view_laws, strict=True)
         ]
-        self.log_evidence = mean_evidence([*logs, log_evidence(self.agreements, self.agreement_law, 2 * self.rounding)])
+        logs += [log_evidence(pairs, self.agreement_law, 2 * self.rounding) for pairs in self.agreements]
+        self.log_evidence = mean_evidence(logs)
         if self.log_evidence >= math.log(1 / level):
             self.reason = "the evidence against the declared law is too strong"
         elif self.rounds == self.looks[look - 1]:
