@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--batch", type=int, default=500, help="images decoded together (default: 500)")
     p.add_argument("--synthetic-acceptance", type=float, metavar="RATE",
-                   help="measure speed alone, every draft accepted with this probability (not the target's law)")  # fmt: skip
+                   help="speed alone, every draft accepted with this probability (not the target's law)")  # fmt: skip
     p.add_argument("--out", type=Path, help="also write the numbers to this JSON file")
     p.add_argument("--quiet", action="store_true", help="no progress bars")
     return p

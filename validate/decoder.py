@@ -3,7 +3,8 @@
 In each round the draft proposes a block of up to L tokens, one target pass verifies all of them, and every row keeps
 its own number of tokens: rows of one batch stand at different places. Acceptance and residual are the theory's own
 verifier, on the device's tensors, in float32 whatever the networks compute in; draws use float64 uniforms that belong
-to the image (`validate.noise`). A round of zero drafted tokens is one target step, so plain autoregressive sampling is the same loop with L = 0.
+to the image (`validate.noise`). A round of zero drafted tokens is one target step, so plain autoregressive sampling is
+the same loop with L = 0.
 
 Networks are seen through `validate.models.interface` alone: caches have a length per row, and dropping rejected tokens
 is passing a smaller one. Where a row's block would run past the image, its window is moved back over tokens that are
@@ -173,8 +174,8 @@ class Decoder:
         bad = torch.nonzero(~self.sound)
         if len(bad):
             raise ValueError(
-                f"image {int(self.rows[bad[0]])} of the batch: a law of target or draft is not finite or zero everywhere "
-                f"by token {int(self.placed_host[int(bad[0])])}; are the networks' values sound at this dtype?"
+                f"image {int(self.rows[bad[0]])} of the batch: a law of target or draft is not finite, or zero "
+                f"everywhere, by token {int(self.placed_host[int(bad[0])])}; are the networks' values sound at this dtype?"
             )
 
     def _draw(self, laws: Tensor, uniforms: Tensor) -> Tensor:

@@ -99,7 +99,8 @@ def test_a_batch_waits_for_its_slowest_row(clock: FakeClock) -> None:
 
 def test_fixed_acceptance_accepts_at_its_rate_and_claims_nothing() -> None:
     verifier = fixed_acceptance(0.7)
-    assert not (verifier.lossless or verifier.rule.at_least_lossless or verifier.rule.support_safe)
+    claims = (verifier.lossless, verifier.rule.at_least_lossless, verifier.rule.support_safe)
+    assert claims == (False, False, False)
     run = decode(tiny_pair(), verifier, LENGTH, 4000, device="cpu", batch=4000)
     first = run.accepted[:, 0]
     expected = sum(0.7**i for i in range(1, LENGTH + 1))
