@@ -159,7 +159,8 @@ def draw(masses: Tensor, uniforms: Tensor) -> Drawn:
     inside = tiles[row, block].double()
     before = torch.where(block > 0, running[row, (block - 1).clamp(min=0)], 0.0)
     token = _first((before[:, None] + inside.cumsum(dim=-1) > level[:, None]) & (inside > 0), inside > 0)
-    return Drawn(block * BLOCK + token, (running[:, -1] > 0) & (running[:, -1] < torch.inf))
+    # A row that is not sound may point into the padding.
+    return Drawn((block * BLOCK + token).clamp(max=size - 1), (running[:, -1] > 0) & (running[:, -1] < torch.inf))
 
 
 def _first(wanted: Tensor, otherwise: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ class Decoder:
         if len(bad):
             raise ValueError(
                 f"image {int(self.rows[bad[0]])} of the batch: a law of target or draft is not finite, or zero "
-                f"everywhere, by token {int(self.placed_host[int(bad[0])])}; are the networks' values sound at this dtype?"
+                f"everywhere, by token {int(self.placed_host[int(bad[0])])}; are the networks sound at this dtype?"
             )
 
     def _draw(self, laws: Tensor, uniforms: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from validate.device_check import golden as golden_part
 from validate.device_check.__main__ import main
 from validate.device_check.checks import check_at_least, check_at_most
 from validate.device_check.full_size import full_size_section
-from validate.device_check.networks import XL, B, chain_of, enumerable_pair, random_llamagen
+from validate.device_check.networks import XL, B, chain_of, enumerable_pair
 from validate.device_check.sections import round_decoder, whole_image_p_value
+from validate.models.llamagen import LlamaGen
 
 CPU = torch.device("cpu")
 
@@ -118,7 +119,7 @@ def test_small_networks_stand_in_for_the_full_ones() -> None:
 def test_full_size_shapes() -> None:
     for shape, count in ((XL, 774_699_520), (B, 110_888_448)):
         with torch.device("meta"):
-            model = random_llamagen(shape, torch.device("meta"), torch.bfloat16)
+            model = LlamaGen(shape)
         assert sum(value.numel() for value in model.state_dict().values()) == count
 
 

@@ -188,7 +188,8 @@ def summary(report: dict[str, Any]) -> str:
     """One table: a line for each section, then what was left out."""
     machine = report["machine"]
     lines = [
-        f"device check on {machine.get('name', machine['device'])}, torch {machine['torch']}, python {machine['python']}",
+        f"device check on {machine.get('name', machine['device'])}, torch {machine['torch']}, "
+        f"python {machine['python']}",
         f"{'section':12}{'status':10}{'seconds':>8}{'checks':>8}{'peak GiB':>10}  what",
     ]
     for name, record in report["sections"].items():
