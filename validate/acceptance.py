@@ -30,6 +30,7 @@ from torch import Tensor
 import theory  # noqa: F401 (doctest)
 from simulate.verification import is_pointwise
 from theory import AnyVerifier, block_tests, last_success
+from theory.rules import accept_up_to
 from theory.verifiers import acceptance_of, residual_after
 
 __all__ = ["Accepted", "Drawn", "accepted_drafts", "draw", "residual_row", "verify_block"]
@@ -55,6 +56,31 @@ def _pointwise(verifier: AnyVerifier) -> bool:
     return is_pointwise(verifier) or getattr(getattr(verifier, "rule", None), "pointwise", False)
 
 
+def _block_tests(verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: np.ndarray) -> theory.BlockTests:
+    """`theory.block_tests`, without residuals at places where the block does not end, for weights that are never capped.
+
+    With ω ≤ 1 block verification needs s'(x) of the drafted token and s − Σ min(q, ω s p) alone.
+    """
+    length = tokens.shape[1]
+    if not isinstance(verifier, theory.CappedBlock) or not verifier.lossless:
+        return block_tests(verifier, tokens, p, q, drafted)
+    omega = np.broadcast_to(verifier.omega, (length,)) if verifier.constant else verifier.omega
+    if length > len(omega):
+        return block_tests(verifier, tokens, p, q, drafted)
+    weights, success = [torch.ones_like(p[:, 0, 0])], []
+    for i in range(length):
+        s, x = weights[-1], tokens[:, i, None]
+        kept = p[:, i] * (float(omega[i]) * s)[:, None]
+        weights.append(accept_up_to(kept.gather(-1, x), q[:, i].gather(-1, x))[:, 0])
+        ended = (s - torch.minimum(kept, q[:, i], out=kept).sum(dim=-1)).clamp(min=0)
+        refused = ended + 1 - s
+        success.append(torch.where(refused > 0, ended / torch.where(refused > 0, refused, 1), 1))
+    s, h = torch.stack(weights, dim=1), torch.stack([*success, weights[-1]], dim=1)
+    index, last = np.arange(length + 1), drafted[:, None]
+    below, equal = (torch.from_numpy(mask).to(tokens.device) for mask in (index < last, index == last))
+    return theory.BlockTests(s, torch.where(below, h, torch.where(equal, s, 0)))
+
+
 def accepted_drafts(
     verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: np.ndarray, uniforms: Tensor
 ) -> Accepted:
@@ -77,7 +103,7 @@ def accepted_drafts(
     """
     length, here = tokens.shape[1], tokens.device
     if verifier.stateful:
-        tests = block_tests(verifier, tokens, p, q, drafted)
+        tests = _block_tests(verifier, tokens, p, q, drafted)
         count = last_success(tests.success, uniforms).to(torch.int64)
         return Accepted(count, count.cpu().numpy(), None, tests.weights)
     at, places = tokens[..., None], np.arange(length)

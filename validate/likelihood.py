@@ -90,7 +90,9 @@ def image_log_likelihood(
         return np.concatenate(
             [
                 np.atleast_1d(
-                    theory.sequence_log_likelihood(x, torch.softmax(p, -1), torch.softmax(q, -1), verifier, length).cpu()
+                    theory.sequence_log_likelihood(
+                        x, torch.softmax(p, -1), torch.softmax(q, -1), verifier, length
+                    ).cpu()
                 )
                 for x, p, q in zip(tokens, target_logits, draft_logits, strict=True)
             ]

@@ -27,6 +27,8 @@ VERIFIERS: dict[str, Any] = {
     "repaired": theory.Verifier(theory.AtLeastLossless(theory.Relaxed(0.5))),
     "whole laws": theory.Verifier(theory.EntropyRelaxed(0.5, 0.65)),
     "block": theory.block(LENGTH),
+    "capped below one": theory.capped_block([1.0, 0.7, 0.4]),
+    "capped above one": theory.capped_block([2.5, 1.5, 1.0]),
     "lifted": theory.lifted_block(theory.Verifier(theory.Relaxed(1.8))),
 }
 
