@@ -5,6 +5,7 @@ from validate.measurement import Measurement, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
 from validate.prediction import Prediction, predict
 from validate.scoring import Scores, filter_images, score
+from validate.speed import SpeedReport, fixed_acceptance, speed_report
 
 __all__ = [
     "Decoded",
@@ -12,14 +13,17 @@ __all__ = [
     "Pair",
     "Prediction",
     "Scores",
+    "SpeedReport",
     "Warp",
     "decode",
     "decode_one_round",
     "filter_images",
+    "fixed_acceptance",
     "load",
     "measure",
     "predict",
     "resolve_device",
     "sample_baseline",
     "score",
+    "speed_report",
 ]

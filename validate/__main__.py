@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import theory
 from theory import AnyVerifier, Verifier
@@ -23,6 +24,7 @@ from validate.models.checkpoints import DTYPES
 from validate.models.llamagen import read_captions
 from validate.prediction import match_tokens_per_call, predicted_tokens_per_call
 from validate.report import CAP_NOTE, as_json, table
+from validate.speed import fixed_acceptance, speed_report
 
 MATCHED = ("uniform", "excess, ν = .7", "excess, ν = .2", "linear, floored", "reversed")
 
@@ -49,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--batch", type=int, default=500, help="images decoded together (default: 500)")
+    p.add_argument("--synthetic-acceptance", type=float, metavar="RATE",
+                   help="speed alone, every draft accepted with this probability (not the target's law)")  # fmt: skip
     p.add_argument("--out", type=Path, help="also write the numbers to this JSON file")
     p.add_argument("--quiet", action="store_true", help="no progress bars")
     return p
@@ -93,6 +97,19 @@ def lossless_line(runs: list[Decoded], p: float) -> str:
     return f"lossless decoding {verdict} plain sampling (two-sample p = {p:.3g}, {len(runs[0].tokens)} images a side)"
 
 
+def speed_alone(pair: Pair, images: Any, options: argparse.Namespace, device: str) -> int:
+    """The speed model at a fixed acceptance rate; the networks' laws do not matter to it."""
+    rate = options.synthetic_acceptance
+    speed = speed_report(
+        pair, fixed_acceptance(rate), options.length, images,
+        device=options.device, seed=options.seed, guidance=options.guidance,
+    )  # fmt: skip
+    print(f"every draft accepted with probability {rate:g}: speed alone, not the target's law\n{speed}")
+    if options.out is not None:
+        write_json(options.out, {"pair": pair.name, "device": device, "acceptance": rate, "speed": speed.as_json()})
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the report; the exit status is 1 if lossless decoding can be told from the target, 2 for bad input."""
     p = parser()
@@ -113,6 +130,8 @@ def main(arguments: list[str] | None = None) -> int:
         images = options.images if options.captions is None else read_captions(options.captions)
         began = time.perf_counter()
         print(f"pair {pair.name}: {pair.num_tokens} tokens of {pair.vocab_size} on {device}", flush=True)
+        if options.synthetic_acceptance is not None:
+            return speed_alone(pair, images, options, str(device))
         baseline = sample_baseline(
             pair, images, device=options.device, seed=options.seed, guidance=options.guidance,
             batch=options.batch, progress=not options.quiet,

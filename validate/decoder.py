@@ -2,8 +2,9 @@
 
 In each round the draft proposes a block of up to L tokens, one target pass verifies all of them, and every row keeps
 its own number of tokens: rows of one batch stand at different places. Acceptance and residual are the theory's own
-verifier, on the device's tensors, in float32; draws use float64 uniforms that belong to the image (`validate.noise`).
-A round of zero drafted tokens is one target step, so plain autoregressive sampling is the same loop with L = 0.
+verifier, on the device's tensors, in float32 whatever the networks compute in; draws use float64 uniforms that belong
+to the image (`validate.noise`). A round of zero drafted tokens is one target step, so plain autoregressive sampling is
+the same loop with L = 0.
 
 Networks are seen through `validate.models.interface` alone: caches have a length per row, and dropping rejected tokens
 is passing a smaller one. Where a row's block would run past the image, its window is moved back over tokens that are
@@ -11,6 +12,9 @@ known already, and what it recomputes is ignored.
 
 A round near the end drafts only as many tokens as are left, and has no bonus token if all of them are accepted;
 this leaves the law of the image unchanged (THEORY 6).
+
+How many drafts each row accepted is the only thing a round asks of the device: how far every row is follows from it on
+the host, and a draft step or a plain target step is queued without waiting.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from simulate.draws import categorical
-from theory import AnyVerifier, acceptance_of, block_tests, last_success, residual_after
+from theory import AnyVerifier
+from validate.acceptance import accepted_drafts, draw, residual_row
 from validate.models import Pair, Warp
 from validate.models.interface import START, ImageModel, Sequences
 from validate.noise import Noise
@@ -56,63 +60,42 @@ class Writer:
 
 @dataclass
 class Clock:
-    """Adds up seconds by part; waits for the device, since its work runs on after a call returns."""
+    """Adds up seconds by part, on CUDA between events in the device's own queue, so that laps do not wait for it."""
 
     device: torch.device
     seconds: dict[str, float] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
-    _last: float = 0.0
+    _last: Any = 0.0
+    _laps: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     def now(self) -> float:
+        """Seconds, everything queued done; `seconds` is complete after it."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        for part, begin, end in self._laps:
+            self.seconds[part] += begin.elapsed_time(end) / 1000
+        self._laps.clear()
         return time.perf_counter()
 
+    def _mark(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
     def start(self) -> None:
-        self._last = self.now()
+        self._last = self._mark()
 
     def lap(self, part: str, steps: int = 0) -> None:
-        now = self.now()
-        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
+        mark = self._mark()
+        self.seconds.setdefault(part, 0.0)
         self.steps[part] = self.steps.get(part, 0) + steps
-        self._last = now
-
-
-def verify_block(
-    verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: Tensor, uniforms: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Accepted drafts of each row and the residual behind them.
-
-    Parameters
-    ----------
-    verifier : AnyVerifier
-        Token-wise: tested from left to right up to the first rejection. A block verifier: every index is tested,
-        the last success counts.
-    tokens : int64 Tensor, shape (B, L)
-    p, q : Tensor, shape (B, L, V)
-    drafted : int64 Tensor, shape (B,)
-        How many of the L tokens each row really drafted.
-    uniforms : float64 Tensor, shape (B, L)
-
-    Returns
-    -------
-    accepted : int64 Tensor, shape (B,)
-    residual : Tensor, shape (B, V)
-        Of no meaning where all drafted tokens were accepted.
-    """
-    row, length = torch.arange(len(tokens), device=tokens.device), tokens.shape[1]
-    if verifier.stateful:
-        tests = block_tests(verifier, tokens, p, q, drafted.cpu().numpy())
-        accepted = last_success(tests.success, uniforms).to(torch.int64)
-        at = torch.clamp(accepted, max=length - 1)
-        step = verifier.step(p[row, at], q[row, at], at.cpu().numpy(), tests.weights[row, at])
-        return accepted, step.residual
-    f = torch.broadcast_to(acceptance_of(verifier, p, q, np.arange(length)), q.shape)
-    chance = torch.take_along_dim(f, tokens[..., None], -1)[..., 0]
-    inside = torch.arange(length, device=row.device) < drafted[:, None]
-    accepted = torch.cumprod((uniforms < chance) & inside, dim=1).sum(dim=1)
-    at = torch.clamp(accepted, max=length - 1)
-    return accepted, residual_after(verifier, p[row, at], q[row, at], f[row, at], tokens[row, at], at.cpu().numpy())
+        if self.device.type == "cuda":
+            self._laps.append((part, self._last, mark))
+        else:
+            self.seconds[part] += mark - self._last
+        self._last = mark
 
 
 class Decoder:
@@ -151,6 +134,9 @@ class Decoder:
         self.inputs[:, 0] = START
         self.placed = torch.zeros(rows, dtype=torch.int64, device=device) if placed is None else placed.clone()
         self.end = torch.full_like(self.placed, total) if end is None else end
+        # The host's copies: what a round needs to know of them must not wait for the device.
+        self.placed_host, self.end_host = self.placed.cpu().numpy().copy(), self.end.cpu().numpy().copy()
+        self.sound = torch.ones(rows, dtype=torch.bool, device=device)
         self.attempts = torch.zeros((rows, total), dtype=torch.int64, device=device)
         self.rows = torch.arange(rows, device=device)
         self.target = Writer(pair.target, conditions[0], guidance, warp)
@@ -162,7 +148,7 @@ class Decoder:
 
     def _fill(self) -> None:
         """Cache all known inputs of both networks (those behind a row's prefix are overwritten before use)."""
-        for first in range(0, int(self.placed.max()), FILL_AT_ONCE):
+        for first in range(0, int(self.placed_host.max()), FILL_AT_ONCE):
             inputs = self.inputs[:, first : min(first + FILL_AT_ONCE, self.pair.num_tokens)]
             for model in (self.target, self.draft):
                 model.sequences.logits(inputs, torch.full_like(self.placed, first))
@@ -174,11 +160,28 @@ class Decoder:
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only."""
+        self._check()
         self.target.keep(rows)
         self.draft.keep(rows)
         self.noise = self.noise.rows(rows)
-        for name in ("inputs", "placed", "end", "attempts", "rows"):
+        host = rows.cpu().numpy()
+        self.placed_host, self.end_host = self.placed_host[host], self.end_host[host]
+        for name in ("inputs", "placed", "end", "attempts", "rows", "sound"):
             setattr(self, name, getattr(self, name)[rows])
+
+    def _check(self) -> None:
+        """Refuse laws that nothing could be drawn from; asked seldom, because it waits for the device."""
+        bad = torch.nonzero(~self.sound)
+        if len(bad):
+            raise ValueError(
+                f"image {int(self.rows[bad[0]])} of the batch: a law of target or draft is not finite, or zero "
+                f"everywhere, by token {int(self.placed_host[int(bad[0])])}; are the networks sound at this dtype?"
+            )
+
+    def _draw(self, laws: Tensor, uniforms: Tensor) -> Tensor:
+        drawn = draw(laws, uniforms)
+        self.sound &= drawn.sound
+        return drawn.token
 
     def _attempt(self, row: Tensor, place: Tensor) -> Tensor:
         """How often a place was drafted before; finished rows, whose noise is not used, are clamped."""
@@ -191,13 +194,13 @@ class Decoder:
         laws = []
         for i in range(length):
             # The newest input alone is enough, except that a fully accepted block left one draft input uncached.
-            back = 1 if i == 0 and bool((self.placed > 0).all()) else 0
+            back = 1 if i == 0 and bool((self.placed_host > 0).all()) else 0
             newest = torch.clamp(self.placed + i, max=last)
             first = torch.clamp(newest - back, min=0)
             ids = self.inputs[row[:, None], first[:, None] + torch.arange(back + 1, device=row.device)]
             law = self.draft.laws(ids, first)[:, -1]
             laws.append(law)
-            drawn = categorical(law, self.noise.draft[row, newest, self._attempt(row, newest)])
+            drawn = self._draw(law, self.noise.draft[row, newest, self._attempt(row, newest)])
             writable = self.placed + i < self.end
             slot = torch.clamp(self.placed + i + 1, max=last + 1)
             self.inputs[row, slot] = torch.where(writable, drawn, self.inputs[row, slot])
@@ -215,67 +218,73 @@ class Decoder:
         return laws[row, torch.clamp(wanted, max=window - 1)]
 
     def round(self, verifier: AnyVerifier | None, length: int) -> Tensor:
-        """One round of every unfinished row; accepted drafts of each row, −1 for rows that were finished.
+        """One round of every unfinished row; accepted drafts of each row, on the host, −1 for rows that were finished.
 
         `verifier` may be None for length 0, a plain step of the target.
         """
         row = torch.arange(len(self.placed), device=self.placed.device)
-        left = self.left
-        active = left > 0
-        length = min(length, int(left.max()))
+        left_host = self.end_host - self.placed_host
+        left, active = self.left, left_host > 0
+        length = min(length, int(left_host.max()))
         self.clock.start()
         if length:
             q = self._draft_block(length)
         self.clock.lap("draft", length)
         p = self._target_laws(length)
         self.clock.lap("verify", 1)
-        drafted = torch.clamp(left, max=length)
-        accepted = torch.zeros_like(self.placed)
+        count, host = torch.zeros_like(self.placed), np.zeros_like(self.placed_host)
         last = self.pair.num_tokens - 1
+        rejected = None
         if length and verifier is not None:
             places = torch.clamp(self.placed[:, None] + torch.arange(length, device=row.device), max=last)
             tokens = self.inputs[row[:, None], places + 1]
             u = self.noise.acceptance[row[:, None], places, self._attempt(row[:, None], places)]
+            accepted = accepted_drafts(verifier, tokens, p[:, :-1], q, np.minimum(left_host, length), u)
+            count, host = accepted.count, accepted.host
+            residual = residual_row(verifier, accepted, tokens, p[:, :-1], q)
+            drafted = torch.clamp(left, max=length)
+            rejected = count < drafted
             inside = torch.arange(length, device=row.device) < drafted[:, None]
-            accepted, residual = verify_block(verifier, tokens, p[:, :-1], q, drafted, u)
             # scatter_add_, because places behind the end are clamped onto the last one.
             self.attempts.scatter_add_(1, places, inside.to(torch.int64))
-        place = torch.clamp(self.placed + accepted, max=last)
-        following = p[row, accepted]
-        uniform = self.noise.bonus[row, place]
-        if length and verifier is not None:
-            rejected = accepted < drafted
+        place = torch.clamp(self.placed + count, max=last)
+        following, uniform = p[row, count], self.noise.bonus[row, place]
+        if rejected is not None:
             following = torch.where(rejected[:, None], residual, following)
             uniform = torch.where(rejected, self.noise.residual[row, place], uniform)
-        emits = active & (accepted < left)
-        slot = torch.clamp(self.placed + accepted + 1, max=last + 1)
-        self.inputs[row, slot] = torch.where(emits, categorical(following, uniform), self.inputs[row, slot])
-        self.placed = self.placed + torch.where(active, accepted + emits, 0)
+        emits = count < left
+        slot = torch.clamp(self.placed + count + 1, max=last + 1)
+        self.inputs[row, slot] = torch.where(emits, self._draw(following, uniform), self.inputs[row, slot])
+        self.placed = self.placed + torch.where(left > 0, count + emits, 0)
+        self.placed_host = self.placed_host + np.where(active, host + (host < left_host), 0)
         self.clock.lap("accept")
-        return torch.where(active, accepted, -1)
+        return torch.from_numpy(np.where(active, host, -1))
 
     def run(self, verifier: AnyVerifier | None, length: int, bar: tqdm | None = None) -> tuple[np.ndarray, ...]:
         """Rounds until every row is at its end: tokens (B, T), accepted (B, R), starts (B, R)."""
         rows = len(self.placed)
         tokens = torch.zeros((rows, self.pair.num_tokens), dtype=torch.int64, device=self.placed.device)
+        numbers = np.arange(rows)
         accepted: list[np.ndarray] = []
         starts: list[np.ndarray] = []
         finished = 0
-        while len(self.placed) and bool((self.left > 0).any()):
-            for out, value in ((starts, self.placed), (accepted, self.round(verifier, length))):
+        while len(numbers) and (self.placed_host < self.end_host).any():
+            begins, counts = self.placed_host, self.round(verifier, length).numpy()
+            for out, value in ((starts, np.where(counts < 0, -1, begins)), (accepted, counts)):
                 column = np.full(rows, -1, dtype=np.int64)
-                column[self.rows.cpu().numpy()] = value.cpu().numpy()
+                column[numbers] = value
                 out.append(column)
-            starts[-1][accepted[-1] < 0] = -1
-            running = self.left > 0
+            running = self.placed_host < self.end_host
             count = int(running.sum())
             if bar is not None:
                 bar.update(rows - count - finished)
             finished = rows - count
             if count < COMPACT_BELOW * len(running):
                 tokens[self.rows] = self.inputs[:, 1:]
-                self.keep(torch.nonzero(running)[:, 0])
+                self.keep(torch.from_numpy(np.flatnonzero(running)).to(self.placed.device))
+                numbers = numbers[running]
         tokens[self.rows] = self.inputs[:, 1:]
+        self._check()
         empty = np.zeros((rows, 0), dtype=np.int64)
         columns = (np.stack(a, axis=1) if a else empty for a in (accepted, starts))
         return (tokens.cpu().numpy(), *columns)

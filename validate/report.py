@@ -52,6 +52,8 @@ def table(name: str, m: Measurement) -> str:
     lines += [
         f"{'seconds a batched pass':32}draft step {s.draft_step:.4f}, target step {s.target_step:.4f}, "
         f"verify {s.verify_step:.4f}; acceptance {s.acceptance_share:.0%} of decoding",
+        f"{'relative to a target step':32}draft kappa = {s.draft_step / s.target_step:.3f}, "
+        f"verification v = {s.verify_step / s.target_step:.3f}; speed-up = tokens per call / (L kappa + v)",
         f"{'':32}{'target images':>28}{'these images':>28}",
         f"{'judge accuracy':32}{_show(t.judge_accuracy):>28}{_show(q.judge_accuracy):>28}",
         f"{'Frechet distance, judge features':32}{_show(t.frechet_distance):>28}{_show(q.frechet_distance):>28}",
@@ -80,6 +82,11 @@ def as_json(name: str, m: Measurement) -> dict[str, Any]:
             label: {"predicted": plain(left), "measured": plain(right)} for label, left, right in quantities(m)
         },
         "seconds": {"draft_step": s.draft_step, "target_step": s.target_step, "verify_step": s.verify_step},
+        "speed": {
+            "kappa": s.draft_step / s.target_step,
+            "v": s.verify_step / s.target_step,
+            "acceptance_share": s.acceptance_share,
+        },
         "quality": {
             side: {
                 "judge_accuracy": plain(v.judge_accuracy),

@@ -16,7 +16,8 @@ import validate.decoding as decoding
 from simulate.draws import categorical
 from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, counts, table, tiny_pair
 from validate import decoder
-from validate.decoder import Decoder, verify_block
+from validate.acceptance import verify_block
+from validate.decoder import Decoder
 from validate.decoding import decode, decode_one_round
 from validate.noise import image_noise
 

@@ -156,7 +156,7 @@ def test_likelihood_of_one_pass_is_the_decoder_s_bookkeeping(
         )
         forced = iter(range(start, start + ahead))
         with monkeypatch.context() as patch:
-            patch.setattr("validate.decoder.categorical", lambda law, uniform, forced=forced: tokens[:, next(forced)])
+            patch.setattr(Decoder, "_draw", lambda self, law, u, forced=forced: tokens[:, next(forced)])
             q = decoder._draft_block(ahead)
             p = decoder._target_laws(ahead)
         drafts = tokens[:, start : start + ahead]

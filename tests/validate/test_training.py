@@ -13,6 +13,9 @@ import pytest
 import torch
 
 from validate.models import load
+from validate.models.building import blank
+from validate.models.transformer import TokenTransformer
+from validate.models.vq import VQTokenizer
 from validate.training import PRESETS, DataError, Plan, Run, TrainingError, export, load_folder, stages
 from validate.training.__main__ import main
 from validate.training.fitting import code_perplexity, fit_decoder, fit_judge
@@ -254,3 +257,65 @@ def test_bad_idx_files(copied: Path) -> None:
     expect("holds 159 images but .* 160 labels")
     write_idx(labels, np.r_[np.zeros(159), 10])
     expect(r"label 10 at index 159 is outside 0…9")
+
+
+# --- the large pair ------------------------------------------------------------------------------------------------
+
+LARGE = PRESETS["large"]
+
+
+def test_large_preset_has_the_sizes_it_names() -> None:
+    def parameters(shape) -> int:
+        config = {"vocab_size": LARGE.vocab_size, "num_classes": 10, "num_tokens": LARGE.side**2}
+        network = blank(TokenTransformer, config | {k: getattr(shape, k) for k in ("width", "layers", "heads")})
+        return sum(value.numel() for value in network.parameters())
+
+    assert LARGE.side**2 == 196
+    assert 9.5e6 < parameters(LARGE.target) < 10.5e6
+    sizes = [parameters(shape) for shape in LARGE.drafts]
+    assert len(sizes) == 3
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] < parameters(LARGE.target) / 8
+
+
+def test_one_step_of_every_stage_of_the_large_preset(folder: Path, tmp_path: Path) -> None:
+    """Its networks at full width; two test images, for the figures go through every network."""
+
+    def one_step(plan: Plan) -> Plan:
+        return replace(plan, steps=1, batch=4, warmup=1)
+
+    def shortened(shape):
+        return replace(shape, plan=one_step(shape.plan))
+
+    preset = replace(
+        LARGE,
+        tokenizer=one_step(LARGE.tokenizer),
+        target=shortened(LARGE.target),
+        drafts=tuple(map(shortened, LARGE.drafts)),
+        judge=one_step(LARGE.judge),
+        min_perplexity=1.0,
+        kept=2,
+        samples_per_class=0,
+    )
+    data = load_folder(folder)
+    data = replace(data, train_images=data.train_images[:8], train_labels=data.train_labels[:8],
+                   test_images=data.test_images[:2], test_labels=data.test_labels[:2])  # fmt: skip
+    run = Run(data, preset, 0, tmp_path / "work", say=lambda line: None)
+    run.ensure("tokenizer")
+    assert run.ensure("tokens")["train"].shape == (8, 196)
+    assert run.tokenizer.decode(run.ensure("tokens")["test"]).shape == (2, 28, 28)
+    for stage in ("target", *(f"draft-{shape.name}" for shape in LARGE.drafts), "judge"):
+        assert run.ensure(stage)
+        assert run.records[stage]["steps"] == 1
+
+
+def test_tokens_on_a_finer_grid_travel_through_a_weights_folder(folder: Path, tmp_path: Path) -> None:
+    preset = replace(SMOKE, name="fine", side=14, tokenizer=Plan(10, 16, 3e-3, warmup=2), samples_per_class=1)
+    run = Run(load_folder(folder), preset, 0, tmp_path / "work", say=lambda line: None)
+    export(run, tmp_path / "weights")
+    pair = load("fine", weights=tmp_path / "weights")
+    assert (pair.num_tokens, pair.grid) == (196, (14, 14))
+    assert "196 per 28 × 28 grey image" in (tmp_path / "weights" / "MODEL_CARD.md").read_text()
+    with pytest.raises(ValueError, match="side must be 7 or 14 tokens of a 28 × 28 image; got 9"):
+        VQTokenizer(side=9)
+    assert "side" not in VQTokenizer().config

@@ -1,7 +1,7 @@
 """Images to tokens and back: a convolutional vector quantiser with a codebook on the unit sphere.
 
-Definitions.  The encoder maps an image in [0, 1]^{28×28} to 7 × 7 unit vectors z_1, …, z_T (T = 49, raster
-order) in R^D. The codebook is V unit vectors e_0, …, e_{V−1}; token t is
+Definitions.  The encoder maps an image in [0, 1]^{28×28} to s × s unit vectors z_1, …, z_T (s = 7 or 14, T = s²,
+raster order) in R^D. The codebook is V unit vectors e_0, …, e_{V−1}; token t is
 
     x_t = argmax_v ⟨z_t, e_v⟩ = argmin_v ‖z_t − e_v‖,
 
@@ -47,7 +47,9 @@ class VQTokenizer(nn.Module):
     width : int
         Channels of the convolutions; a multiple of 8.
     blocks : int
-        Residual blocks at 7 × 7 on either side.
+        Residual blocks at s × s on either side.
+    side : int
+        s, tokens in a row and in a column: 7 or 14.
 
     Attributes
     ----------
@@ -57,14 +59,19 @@ class VQTokenizer(nn.Module):
 
     codebook: Tensor
 
-    def __init__(self, *, vocab_size: int = 256, code_width: int = 8, width: int = 64, blocks: int = 2) -> None:
+    def __init__(
+        self, *, vocab_size: int = 256, code_width: int = 8, width: int = 64, blocks: int = 2, side: int = 7
+    ) -> None:
         super().__init__()
+        if side not in (7, 14):
+            raise ValueError(f"side must be 7 or 14 tokens of a 28 × 28 image; got {side}")
         self.vocab_size, self.code_width, self.width, self.blocks = vocab_size, code_width, width, blocks
-        half = width // 2
+        self.side = side
+        half, coarse = width // 2, side == 7
         self.encoder = nn.Sequential(
             nn.Conv2d(1, half, 4, stride=2, padding=1),
             nn.GELU(),
-            nn.Conv2d(half, width, 4, stride=2, padding=1),
+            nn.Conv2d(half, width, 4, stride=2, padding=1) if coarse else nn.Conv2d(half, width, 3, padding=1),
             *(_Residual(width) for _ in range(blocks)),
             nn.GroupNorm(4, width),
             nn.GELU(),
@@ -75,7 +82,9 @@ class VQTokenizer(nn.Module):
             *(_Residual(width) for _ in range(blocks)),
             nn.GroupNorm(4, width),
             nn.GELU(),
-            nn.ConvTranspose2d(width, width, 4, stride=2, padding=1),
+            nn.ConvTranspose2d(width, width, 4, stride=2, padding=1)
+            if coarse
+            else nn.Conv2d(width, width, 3, padding=1),
             nn.GELU(),
             nn.ConvTranspose2d(width, half, 4, stride=2, padding=1),
             nn.GELU(),
@@ -85,18 +94,19 @@ class VQTokenizer(nn.Module):
 
     @property
     def config(self) -> dict[str, int]:
-        """The constructor's arguments."""
-        return {name: getattr(self, name) for name in ("vocab_size", "code_width", "width", "blocks")}
+        """The constructor's arguments; side only where it is not 7, as older weights know it."""
+        names = ("vocab_size", "code_width", "width", "blocks", *(("side",) if self.side != 7 else ()))
+        return {name: getattr(self, name) for name in names}
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of tokens."""
-        return (7, 7)
+        return (self.side, self.side)
 
     @property
     def num_tokens(self) -> int:
         """T, tokens of an image."""
-        return 49
+        return self.side**2
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
@@ -150,7 +160,7 @@ class VQTokenizer(nn.Module):
 
         Returns
         -------
-        Tensor of int64, shape (B, 49)
+        Tensor of int64, shape (B, T)
             Raster order.
         """
         return self.quantise(self.embed(images))
@@ -161,7 +171,7 @@ class VQTokenizer(nn.Module):
 
         Parameters
         ----------
-        tokens : Tensor of int64, shape (B, 49)
+        tokens : Tensor of int64, shape (B, T)
             Values in 0, …, V − 1.
 
         Returns

@@ -1,4 +1,4 @@
-"""Command line: ``python -m validate.training --data DIR [--out DIR] [--preset NAME] [--seed 0] [--stage NAME]``."""
+"""Command line: ``python -m validate.training --data DIR [--out DIR] [--preset NAME] [--device cuda]``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from validate.models import resolve_device
 from validate.training.export import export
 from validate.training.fitting import TrainingError
 from validate.training.idx import DataError, load_folder
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--preset", choices=sorted(PRESETS), default="fashion")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:N or auto")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument(
         "--stage",
@@ -43,7 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     try:
-        run = Run(load_folder(options.data, preset.num_classes), preset, options.seed, work)
+        device = resolve_device(options.device)
+        if device.type == "cuda":
+            # Ten bits of mantissa in products are enough to train; evaluation of a finished pair does not come here.
+            torch.set_float32_matmul_precision("high")
+        run = Run(load_folder(options.data, preset.num_classes), preset, options.seed, work, device=device)
         if options.stage:
             for stage in options.stage:
                 run.ensure(stage)
@@ -51,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for stage in run.stages:
             run.ensure(stage)
         manifest = export(run, out)
-    except (DataError, FileNotFoundError, TrainingError, ValueError) as error:
+    except (DataError, FileNotFoundError, TrainingError, RuntimeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

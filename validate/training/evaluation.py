@@ -65,9 +65,10 @@ def sample(model: TokenTransformer, classes: Tensor, guidance: float, generator:
     inputs = torch.cat([model.class_ids(classes), torch.full_like(classes, model.null_id)])
     cache, drawn = model.new_cache(2 * rows), []
     for position in range(model.num_tokens):
-        logits = model.extend(inputs[:, None], torch.full((2 * rows,), position), cache)[:, 0]
+        logits = model.extend(inputs[:, None], torch.full((2 * rows,), position, device=classes.device), cache)[:, 0]
         law = guided_logits(logits[:rows], logits[rows:], guidance).softmax(dim=-1)
-        drawn.append(torch.multinomial(law, 1, generator=generator)[:, 0])
+        # The generator lives on the CPU, whatever the device.
+        drawn.append(torch.multinomial(law.cpu(), 1, generator=generator)[:, 0].to(law.device))
         inputs = drawn[-1].repeat(2)
     return torch.stack(drawn, dim=1)
 
@@ -144,7 +145,7 @@ def measure(
     accuracy, _ = judged(networks.judge, images, labels)
     accuracy_reconstructed, features = judged(networks.judge, drawn, labels)
     kept_tokens, kept_labels = tokens[: preset.kept], labels[: preset.kept]
-    classes = torch.arange(preset.num_classes).repeat_interleave(preset.samples_per_class)
+    classes = torch.arange(preset.num_classes, device=labels.device).repeat_interleave(preset.samples_per_class)
     sample_accuracy = {}
     for name, model in {"target": networks.target, **networks.drafts}.items():
         samples = networks.tokenizer.decode(sample(model, classes, preset.guidance, generator))

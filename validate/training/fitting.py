@@ -1,8 +1,8 @@
 """The three fits: tokenizer, token transformers, judge.
 
 Each takes its data, its plan and one generator, and returns a network in evaluation mode.  All randomness
-(initial values, batch order, dropped classes, restarted codes) comes from that generator; the global
-generator is never used.
+(initial values, batch order, dropped classes, restarted codes) comes from that generator, which lives on the CPU
+whatever the device; the global generator is never used. A fit runs where its data is.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ class TrainingError(RuntimeError):
     """Training went wrong in a way that would make the weights useless."""
 
 
-def batches(count: int, plan: Plan, generator: torch.Generator, what: str) -> Iterator[Tensor]:
-    """``plan.steps`` index batches, epoch after epoch of fresh permutations, with a progress bar."""
+def batches(
+    count: int, plan: Plan, generator: torch.Generator, what: str, device: torch.device | str = "cpu"
+) -> Iterator[Tensor]:
+    """``plan.steps`` index batches on a device, epoch after epoch of fresh permutations, with a progress bar."""
     order = torch.empty(0, dtype=torch.int64)
     for _ in tqdm(range(plan.steps), desc=what, mininterval=2.0):
         while len(order) < plan.batch:
             order = torch.cat([order, torch.randperm(count, generator=generator)])
-        yield order[: plan.batch]
+        yield order[: plan.batch].to(device)
         order = order[plan.batch :]
 
 
@@ -95,13 +97,15 @@ def fit_tokenizer(images: Tensor, preset: Preset, generator: torch.Generator) ->
         "vocab_size": preset.vocab_size,
         "code_width": preset.code_width,
         "width": preset.tokenizer_width,
+        "side": preset.side,
     }
-    network = fresh(VQTokenizer, config, generator).train()
+    device = images.device
+    network = fresh(VQTokenizer, config, generator).to(device).train()
     adamw, schedule = optimiser(network, plan)
     uniform = plan.batch * network.num_tokens / network.vocab_size
-    use = torch.full((network.vocab_size,), uniform)
+    use = torch.full((network.vocab_size,), uniform, device=device)
     sums = network.codebook * uniform
-    for index in batches(len(images), plan, generator, "tokenizer"):
+    for index in batches(len(images), plan, generator, "tokenizer", device):
         target = to_grey(images[index])
         embedded = network.embed(target)
         with torch.no_grad():
@@ -131,7 +135,7 @@ def _move_codes(
     sums.mul_(_EMA_DECAY).add_(torch.zeros_like(sums).index_add_(0, ids, flat), alpha=1 - _EMA_DECAY)
     dead = (use < _DEAD_SHARE * uniform).nonzero().flatten()
     if len(dead):
-        chosen = torch.randint(len(flat), (len(dead),), generator=generator)
+        chosen = torch.randint(len(flat), (len(dead),), generator=generator).to(flat.device)
         # A tenth of uniform use lets a useless restart die again soon.
         use[dead] = 0.1 * uniform
         sums[dead] = flat[chosen] * 0.1 * uniform
@@ -150,11 +154,11 @@ def fit_decoder(
         "layers": shape.layers,
         "heads": shape.heads,
     }
-    network = fresh(TokenTransformer, config, generator).train()
+    network = fresh(TokenTransformer, config, generator).to(tokens.device).train()
     adamw, schedule = optimiser(network, shape.plan)
-    for index in batches(len(tokens), shape.plan, generator, what):
+    for index in batches(len(tokens), shape.plan, generator, what, tokens.device):
         sequence, first = tokens[index], network.class_ids(labels[index])
-        dropped = torch.rand(len(index), generator=generator) < preset.null_share
+        dropped = torch.rand(len(index), generator=generator).to(tokens.device) < preset.null_share
         first = torch.where(dropped, network.null_id, first)
         logits = network(torch.cat([first[:, None], sequence[:, :-1]], dim=1))
         step(functional.cross_entropy(logits.flatten(0, 1), sequence.flatten()), network, adamw, what)
@@ -171,9 +175,9 @@ def fit_judge(
         "width": preset.judge_width,
         "features": preset.judge_features,
     }
-    network = fresh(Judge, config, generator).train()
+    network = fresh(Judge, config, generator).to(images.device).train()
     adamw, schedule = optimiser(network, preset.judge)
-    for index in batches(len(images), preset.judge, generator, "judge"):
+    for index in batches(len(images), preset.judge, generator, "judge", images.device):
         shown = to_grey(images[index])
         half = len(shown) // 2
         shown = torch.cat([shown[:half], tokenizer.decode(tokenizer.encode(shown[half:]))])

@@ -71,6 +71,8 @@ class Preset:
         Sampled images per class behind the samples' class accuracy.
     guidance : float
         Default scale of classifier-free guidance.
+    side : int
+        Tokens in a row and in a column of an image, 7 or 14.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Preset:
     samples_per_class: int = 100
     guidance: float = 2.0
     num_classes: int = 10
+    side: int = 7
 
 
 PRESETS = {
@@ -107,6 +110,24 @@ PRESETS = {
             DecoderPlan(24, 1, 2, Plan(steps=1600, batch=128, learning_rate=1e-2, warmup=100)),
         ),
         judge=Plan(steps=1400, batch=128, learning_rate=2e-3),
+    ),
+    # A pair for one data-centre GPU: 196 tokens an image, a target of 10 M parameters, drafts of 1 M, .17 M and .06 M.
+    "large": Preset(
+        name="large",
+        vocab_size=256,
+        code_width=8,
+        tokenizer_width=64,
+        judge_width=16,
+        judge_features=32,
+        tokenizer=Plan(steps=2000, batch=128, learning_rate=2e-3),
+        target=DecoderPlan(320, 8, 5, Plan(steps=5000, batch=128, learning_rate=1e-3, warmup=300)),
+        drafts=(
+            DecoderPlan(192, 2, 6, Plan(steps=3000, batch=128, learning_rate=2e-3, warmup=100)),
+            DecoderPlan(96, 1, 4, Plan(steps=3000, batch=128, learning_rate=4e-3, warmup=100)),
+            DecoderPlan(48, 1, 2, Plan(steps=3000, batch=128, learning_rate=6e-3, warmup=100)),
+        ),
+        judge=Plan(steps=1400, batch=128, learning_rate=2e-3),
+        side=14,
     ),
     # Seconds on a synthetic folder: exercises every stage, learns little.
     "smoke": Preset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,23 @@ class Run:
         Folder of the checkpoints.
     say : callable
         Told, in one line, what happens.
+    device : torch.device or str
+        Where networks are trained; finished stages are kept on the CPU.
     """
 
     def __init__(
-        self, data: ImageData, preset: Preset, seed: int, work: Path, say: Callable[[str], None] = print
+        self,
+        data: ImageData,
+        preset: Preset,
+        seed: int,
+        work: Path,
+        say: Callable[[str], None] = print,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.data, self.preset, self.seed, self.work, self.say = data, preset, seed, work, say
+        self.device = torch.device(device)
+        names = ("train_images", "train_labels", "test_images", "test_labels")
+        self.data = replace(data, **{name: getattr(data, name).to(self.device) for name in names})
+        self.preset, self.seed, self.work, self.say = preset, seed, work, say
         self.records: dict[str, dict[str, Any]] = {}
         self._finished: dict[str, dict[str, Tensor]] = {}
 
@@ -69,7 +80,7 @@ class Run:
         preset = self.preset
         sizes = [preset.vocab_size, preset.num_classes]
         if stage == "tokenizer":
-            settings = [*sizes, preset.code_width, preset.tokenizer_width, asdict(preset.tokenizer)]
+            settings = [*sizes, preset.code_width, preset.tokenizer_width, preset.side, asdict(preset.tokenizer)]
             return fingerprint(stage, self.seed, self.data.sha256, settings, preset.min_perplexity)
         if stage == "tokens":
             return fingerprint(stage, self.identity("tokenizer"))
@@ -100,7 +111,8 @@ class Run:
             return self._finished[stage]
         begin = time.perf_counter()
         made, record = self._make(stage)
-        tensors = made.state_dict() if isinstance(made, nn.Module) else made
+        named = made.state_dict() if isinstance(made, nn.Module) else made
+        tensors = {name: value.cpu() for name, value in named.items()}
         record = {**record, "seconds": round(time.perf_counter() - begin, 1)}
         write_checkpoint(path, tensors, identity, record)
         self.say(f"{stage}: done {record}")
@@ -124,6 +136,7 @@ class Run:
             "vocab_size": preset.vocab_size,
             "code_width": preset.code_width,
             "width": preset.tokenizer_width,
+            "side": preset.side,
         }
         return self._filled(VQTokenizer, config, "tokenizer")
 
@@ -155,7 +168,7 @@ class Run:
         network = blank(kind, config)
         network.load_state_dict(self.ensure(stage), assign=True)
         network.eval().requires_grad_(False)
-        return network
+        return network.to(self.device)
 
     def _shape(self, stage: str) -> DecoderPlan:
         if stage == "target":
@@ -180,7 +193,7 @@ class Run:
         if stage == "figures":
             return measure(self.networks(), self.data, self.preset, generator)
         shape = self._shape(stage)
-        tokens = self.ensure("tokens")["train"]
+        tokens = self.ensure("tokens")["train"].to(self.device)
         decoder = fit_decoder(tokens, self.data.train_labels, shape, self.preset, generator, stage)
         return decoder, {"steps": shape.plan.steps}
 

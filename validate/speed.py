@@ -1,0 +1,341 @@
+"""Speed of decoding, predicted from the cost of its steps beside what the clock says.
+
+Definitions. Seconds of one batched step at a given batch: t of the target (plain sampling, one new token), d of the
+draft, w of the target over L+1 new tokens, a of a round's acceptance arithmetic and draws. With
+
+    κ = d / t,    v = w / t,    α = a / t,    τ = tokens per target call,
+
+a round of L drafts costs L d + w and emits τ tokens where plain sampling pays τ t, so that
+
+    speed-up = τ / (L κ + v),                    with arithmetic τ / (L κ + v + α).
+
+Steps are timed by themselves, at contexts spread over the image, and not read off the run that they predict. A batch
+goes on until its slowest row is done: its own tokens per round, T over the rounds the batch took, stand below τ, and
+the measured speed-up is held against them.
+
+`fixed_acceptance` accepts every draft with one probability, whatever the networks say, so that the prediction can be
+tested on random weights of full size. Its images follow no law worth having.
+
+>>> predicted_speed_up(tokens_per_round=3.0, length=5, kappa=0.1, verify=1.1)
+1.875
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import theory
+from theory import AnyVerifier
+from theory.arrays import array_namespace, as_floats, real_number
+from theory.rules import Position
+from validate.acceptance import accepted_drafts, draw, residual_row
+from validate.decoder import Writer
+from validate.decoding import decode
+from validate.models import Pair, Warp, resolve_device
+
+__all__ = [
+    "FixedAcceptance",
+    "SpeedReport",
+    "StepCosts",
+    "fixed_acceptance",
+    "predicted_speed_up",
+    "speed_report",
+    "step_costs",
+]
+
+CONTEXTS = (0.1, 0.5, 0.9)
+"""Shares of the image before the timed step: a step's cost grows with what it attends to, about linearly."""
+
+
+@dataclass(frozen=True)
+class FixedAcceptance:
+    """f = rate for every token. **No law-preserving rule**: for timing alone."""
+
+    rate: float
+    source: ClassVar[str] = "this project; for timing"
+    reconstructed: ClassVar[bool] = False
+    lossless: ClassVar[bool] = False
+    at_least_lossless: ClassVar[bool] = False
+    support_safe: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", real_number(self.rate, "acceptance rate", least=0.0, most=1.0))
+
+    def acceptance(self, p: Any, q: Any, position: Position) -> Any:
+        """rate, shape (..., V)."""
+        p, q = as_floats(p), as_floats(q)
+        return self.rate * array_namespace(p, q).ones_like(p * q)
+
+
+def fixed_acceptance(rate: float) -> theory.Verifier:
+    """Accept each draft with probability `rate`; a refused one is replaced by a token from the optimal residual.
+
+    A round then accepts Σ_{i≤L} rate^i drafts on average, and costs what rounds of a real rule cost.
+    """
+    return theory.Verifier(FixedAcceptance(rate))
+
+
+def predicted_speed_up(
+    tokens_per_round: float, length: int, kappa: float, verify: float, arithmetic: float = 0.0
+) -> float:
+    """τ / (L κ + v + α)."""
+    return tokens_per_round / (length * kappa + verify + arithmetic)
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds of single batched steps, medians over repeats, for every context length.
+
+    Attributes
+    ----------
+    contexts : tuple of int
+        Tokens of the image before the step.
+    target, draft, verify : tuple of float
+        One target token; one drafted token, its draw included; L+1 target tokens.
+    accept : float
+        Acceptance, residual and draw of one round.
+    batch, length : int
+    """
+
+    contexts: tuple[int, ...]
+    target: tuple[float, ...]
+    draft: tuple[float, ...]
+    verify: tuple[float, ...]
+    accept: float
+    batch: int
+    length: int
+
+    def mean(self, part: str) -> float:
+        """Mean over the contexts: the cost of a step of an average image, where it is linear in the context."""
+        return float(np.mean(getattr(self, part)))
+
+    @property
+    def kappa(self) -> float:
+        """κ."""
+        return self.mean("draft") / self.mean("target")
+
+    @property
+    def verify_ratio(self) -> float:
+        """v."""
+        return self.mean("verify") / self.mean("target")
+
+    @property
+    def accept_ratio(self) -> float:
+        """α."""
+        return self.accept / self.mean("target")
+
+    @property
+    def accept_share(self) -> float:
+        """Share of a round that is acceptance arithmetic."""
+        round_ = self.length * self.mean("draft") + self.mean("verify") + self.accept
+        return self.accept / round_
+
+
+def _timed(job: Callable[[], object], device: torch.device, timer: Callable[[], float], repeats: int) -> float:
+    """Median seconds of some runs after one that is not counted."""
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return timer()
+
+    job()
+    spans = []
+    for _ in range(repeats):
+        begin = now()
+        job()
+        spans.append(now() - begin)
+    return float(np.median(spans))
+
+
+@torch.no_grad()
+def step_costs(
+    pair: Pair,
+    length: int,
+    images: Any,
+    *,
+    verifier: AnyVerifier | None = None,
+    guidance: float | None = None,
+    warp: Warp | None = None,
+    contexts: tuple[float, ...] = CONTEXTS,
+    repeats: int = 5,
+    timer: Callable[[], float] = time.perf_counter,
+) -> StepCosts:
+    """Time the steps of a round by themselves, all images as one batch, on the device the pair is on.
+
+    Caches are timed as they stand (their values do not matter to the time), so that no image is decoded.
+
+    Parameters
+    ----------
+    pair, guidance, warp, images : as for `decode`
+    length : int
+        1 ≤ L < T.
+    verifier : AnyVerifier, optional
+        Whose arithmetic is timed; lossless by default.
+    contexts : tuple of float
+        Shares of T in [0, 1].
+    repeats : int
+    timer : callable
+        Seconds.
+    """
+    if not 1 <= length < pair.num_tokens:
+        raise ValueError(f"length must lie in 1…{pair.num_tokens - 1}, got {length}")
+    scale = pair.guidance if guidance is None else float(guidance)
+    warp = pair.warp if warp is None else warp
+    conditions = pair.encode_conditions(images)
+    rows, device = len(conditions[0]), pair.device
+    target, draft = (Writer(m, c, scale, warp) for m, c in zip((pair.target, pair.draft), conditions, strict=True))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, pair.vocab_size, (rows, length + 1), generator=generator).to(device)
+    u = torch.rand(rows, length, dtype=torch.float64, generator=generator).to(device)
+    spans: dict[str, list[float]] = {"target": [], "draft": [], "verify": []}
+    places = [min(max(1, round(share * pair.num_tokens)), pair.num_tokens - length - 1) for share in contexts]
+    for place in places:
+        at = torch.full((rows,), max(place, 0), dtype=torch.int64, device=device)
+
+        def plain(at: Tensor = at) -> object:
+            return draw(target.laws(ids[:, :1], at)[:, -1], u[:, 0])
+
+        def drafting(at: Tensor = at) -> object:
+            return draw(draft.laws(ids[:, :1], at)[:, -1], u[:, 0])
+
+        def verifying(at: Tensor = at) -> object:
+            return target.laws(ids, at)
+
+        for name, job in (("target", plain), ("draft", drafting), ("verify", verifying)):
+            spans[name].append(_timed(job, device, timer, repeats))
+    rule = theory.Verifier(theory.Lossless()) if verifier is None else verifier
+    at = torch.full((rows,), max(places[0], 0), dtype=torch.int64, device=device)
+    p = target.laws(ids, at)
+    q = torch.stack([draft.laws(ids[:, :1], at)[:, -1]] * length, dim=1)
+    drafted = np.full(rows, length)
+
+    def arithmetic() -> object:
+        accepted = accepted_drafts(rule, ids[:, :length], p[:, :-1], q, drafted, u)
+        return draw(residual_row(rule, accepted, ids[:, :length], p[:, :-1], q), u[:, 0])
+
+    accept = _timed(arithmetic, device, timer, repeats)
+    return StepCosts(
+        tuple(places), tuple(spans["target"]), tuple(spans["draft"]), tuple(spans["verify"]), accept, rows, length
+    )
+
+
+@dataclass(frozen=True)
+class SpeedReport:
+    """Predicted beside measured; see `speed_report`.
+
+    Attributes
+    ----------
+    costs : StepCosts
+    tokens_per_call : float
+        τ, tokens over target calls, all rows together.
+    tokens_per_round : float
+        T over the rounds a batch took: what waiting for the slowest row leaves of τ.
+    predicted : float
+        τ / (L κ + v).
+    predicted_batch : float
+        The same with `tokens_per_round`, the drafts made a round (the last blocks are short) and the arithmetic.
+    measured : float
+        Seconds of plain sampling over seconds of decoding: same images, batch and machine.
+    seconds, plain_seconds : float
+    accept_share : float
+        Share of the decoding run spent on acceptance arithmetic and draws.
+    """
+
+    costs: StepCosts
+    tokens_per_call: float
+    tokens_per_round: float
+    predicted: float
+    predicted_batch: float
+    measured: float
+    seconds: float
+    plain_seconds: float
+    accept_share: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of `predicted_batch`."""
+        return self.predicted_batch / self.measured - 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        c = self.costs
+        own = {"kappa": c.kappa, "v": c.verify_ratio, "alpha": c.accept_ratio, "round_accept_share": c.accept_share}
+        return asdict(self) | own | {"error": self.error}
+
+    def __str__(self) -> str:
+        c = self.costs
+        return "\n".join(
+            [
+                f"speed: batch {c.batch}, L = {c.length}; seconds a step: target {c.mean('target'):.5f}, "
+                f"draft {c.mean('draft'):.5f}, verify {c.mean('verify'):.5f}, acceptance {c.accept:.5f}",
+                f"  kappa {c.kappa:.3f}, v {c.verify_ratio:.3f}, acceptance arithmetic {c.accept_share:.1%} of a round",
+                f"  tokens per call {self.tokens_per_call:.3f}, per round of the batch {self.tokens_per_round:.3f}",
+                f"  speed-up: predicted {self.predicted:.3f}, for this batch {self.predicted_batch:.3f}, "
+                f"measured {self.measured:.3f} (predicted for the batch {self.error:+.1%} off)",
+            ]
+        )
+
+
+def speed_report(
+    pair: Pair,
+    verifier: AnyVerifier,
+    length: int,
+    images: Any,
+    *,
+    device: str = "auto",
+    seed: int = 0,
+    guidance: float | None = None,
+    warp: Warp | None = None,
+    timer: Callable[[], float] = time.perf_counter,
+) -> SpeedReport:
+    """Time single steps, then decode all images as one batch with the verifier and without drafting.
+
+    Parameters
+    ----------
+    pair, length, images, device, seed, guidance, warp : as for `decode`
+    verifier : AnyVerifier
+        `fixed_acceptance(rate)` for networks whose laws mean nothing.
+    timer : callable
+        For the single steps.
+
+    Returns
+    -------
+    SpeedReport
+
+    Raises
+    ------
+    ValueError, RuntimeError, MemoryError
+        As for `decode`; for a block as long as the image.
+
+    Notes
+    -----
+    Source: THEORY 8; Leviathan et al. 2211.17192, Theorem 3.8, with verification cost v instead of one.
+    """
+    pair = pair.to(resolve_device(device))
+    costs = step_costs(pair, length, images, verifier=verifier, guidance=guidance, warp=warp, timer=timer)
+    options: dict[str, Any] = {"device": device, "seed": seed, "guidance": guidance, "warp": warp, "batch": costs.batch}
+    plain = decode(pair, None, 0, images, **options)
+    run = decode(pair, verifier, length, images, **options)
+    per_round = pair.num_tokens / run.steps["verify"]
+    ratios = (costs.kappa, costs.verify_ratio)
+    return SpeedReport(
+        costs=costs,
+        tokens_per_call=run.tokens_per_call,
+        tokens_per_round=per_round,
+        predicted=predicted_speed_up(run.tokens_per_call, length, *ratios),
+        predicted_batch=per_round
+        / (run.steps["draft"] / run.steps["verify"] * costs.kappa + costs.verify_ratio + costs.accept_ratio),
+        measured=plain.seconds["total"] / run.seconds["total"],
+        seconds=run.seconds["total"],
+        plain_seconds=plain.seconds["total"],
+        accept_share=run.seconds["accept"] / run.seconds["total"],
+    )
