@@ -1,4 +1,7 @@
-"""Command line: ``python -m validate.training --data DIR [--out DIR] [--preset NAME] [--seed 0] [--stage NAME]``."""
+"""Command line: ``python -m validate.training --data DIR [--out DIR] [--preset NAME] [--seed 0] [--stage NAME]``.
+
+``python -m validate.training drafter`` trains a feature drafter for a trained pair.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from validate.training import drafter
 from validate.training.export import export
 from validate.training.fitting import TrainingError
 from validate.training.idx import DataError, load_folder
@@ -18,6 +22,9 @@ from validate.training.stages import Run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, or resume training, and write a weights folder; returns the exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["drafter"]:
+        return drafter.main(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="python -m validate.training",
         description="Train a tokenizer, a target, its drafts and a judge on a folder of IDX files.",
