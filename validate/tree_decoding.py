@@ -153,7 +153,7 @@ class IndependentProposer:
 
     def __init__(self, model: ImageModel, conditions: Any, guidance: float, warp: Warp, shape: TreeShape) -> None:
         self.sequences = tree_sequences(model, conditions, guidance)
-        self.warp, self.last = warp, model.num_tokens - 1
+        self.warp, self.last, self.depth = warp, model.num_tokens - 1, shape.depth
         parents = torch.from_numpy(np.maximum(shape.parents[1:] - 1, -1)).to(model.device)
         self.forest = Forest.of(parents)
 
@@ -173,8 +173,10 @@ class IndependentProposer:
         return self._laws(self.sequences.tree_logits(tokens, placed + 1, self.forest, first - 1))
 
     def advance(self, path: Tensor, accepted: Tensor, placed: Tensor, hidden: Tensor) -> None:
-        if self.sequences.scratch:
-            self.sequences.keep_path((path[:, 1:] - 1).clamp(min=0), accepted, placed + 1)
+        if self.depth > 1:
+            # The deepest level was drawn but never read.
+            counts = accepted.clamp(max=self.depth - 1)
+            self.sequences.keep_path((path[:, 1:] - 1).clamp(min=0), counts, placed + 1)
 
     def keep(self, rows: Tensor) -> None:
         self.sequences.keep(rows)

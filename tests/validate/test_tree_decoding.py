@@ -340,7 +340,7 @@ def test_a_wrong_path_in_the_cache_is_found(fault: str, monkeypatch: pytest.Monk
         original(self, torch.where(nodes > 0, 1 + nodes % 2, 0), kept, lengths)
 
     monkeypatch.setattr(TokenSequences, "keep_path", broken if fault == "nothing kept" else moved)
-    out = decode_tree(tiny_pair(), LOSSLESS, TREE, [1] * SAMPLES, device="cpu", batch=SAMPLES)
+    out = decode_tree(tiny_pair(), LOSSLESS, [[], []], [1] * SAMPLES, device="cpu", batch=SAMPLES)
     law = theory.analyse_sequence(*chains(1.5), LOSSLESS, 1, TOKENS).target_law
     assert fits(out.tokens, law) < FALSE_ALARM
 
