@@ -41,7 +41,16 @@ from validate.models.forest import Forest, TreeSequences
 from validate.models.interface import START, ImageModel
 from validate.noise import Noise, image_noise
 
-__all__ = ["LANTERN_TREE", "IndependentProposer", "Proposer", "TreeDecoder", "TreeShape", "decode_tree", "tree_of_paths"]
+__all__ = [
+    "LANTERN_TREE",
+    "IndependentProposer",
+    "Proposer",
+    "TreeDecoder",
+    "TreeShape",
+    "decode_tree",
+    "independent",
+    "tree_of_paths",
+]
 
 LANTERN_TREE: tuple[tuple[int, ...], ...] = (
     *((i,) for i in range(4)),
@@ -191,7 +200,7 @@ def tree_sequences(model: ImageModel, conditions: Any, guidance: float) -> TreeS
 
 
 def draw_children(law: Tensor, uniforms: Tensor) -> Tensor:
-    """Children of a node, without replacement: laws (..., V), uniforms (..., k) → tokens (..., k), −1 once q ran out."""
+    """Children drawn without replacement: laws (..., V), uniforms (..., k) → tokens (..., k), −1 once q ran out."""
     left, drawn = law.clone(), []
     for j in range(uniforms.shape[-1]):
         total = left.sum(dim=-1)

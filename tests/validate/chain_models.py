@@ -39,7 +39,9 @@ class ChainSequences:
             out.append(self._laws(self.inputs[:, 1:], at))
         return torch.from_numpy(np.stack(out, 1))
 
-    def tree_logits(self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: bool = False) -> Any:
+    def tree_logits(
+        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: bool = False
+    ) -> Any:
         self.nodes = np.concatenate([self.nodes[:, :first], inputs.numpy()], axis=1)
         parents, out = forest.parents[0].tolist(), []
         for node in range(first, first + inputs.shape[1]):

@@ -221,7 +221,12 @@ SCHEDULE = theory.cool_sd(3, 2.0)
 
 @pytest.mark.parametrize(
     "verifier",
-    [LOSSLESS, SCHEDULE, theory.Verifier(theory.Relaxed(1.8), theory.vanilla_residual), theory.Verifier(theory.AcceptAll())],
+    [
+        LOSSLESS,
+        SCHEDULE,
+        theory.Verifier(theory.Relaxed(1.8), theory.vanilla_residual),
+        theory.Verifier(theory.AcceptAll()),
+    ],
     ids=["lossless", "schedule", "vanilla", "all"],
 )
 @pytest.mark.parametrize("tree", [TREE, CHAIN], ids=["tree", "chain"])
@@ -241,7 +246,9 @@ def test_the_schedule_relaxes_by_depth_in_whole_images() -> None:
     import simulate.tree_decoding
 
     out = decode_tree(tiny_pair(), SCHEDULE, TREE, [1] * SAMPLES, device="cpu", batch=SAMPLES)
-    other = simulate.tree_decoding.decode_tree(*chains(1.5), SCHEDULE, TREE, TOKENS, 40 * SAMPLES, np.random.default_rng(0))
+    other = simulate.tree_decoding.decode_tree(
+        *chains(1.5), SCHEDULE, TREE, TOKENS, 40 * SAMPLES, np.random.default_rng(0)
+    )
     law = (counts(other.tokens, TOKENS) + 0.5) / (40 * SAMPLES + 0.5 * VOCABULARY**TOKENS)
     assert fits(out.tokens, law) > FALSE_ALARM
     assert abs(out.calls.mean() - other.calls.mean()) < 5 * out.calls.std() / np.sqrt(SAMPLES)
@@ -283,10 +290,20 @@ def bushy(length: int) -> Any:
 
 
 PAIR = (
-    theory.TabularChain([np.array([1 / 6, 1 / 3, 1 / 2]), np.array([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.2, 0.2, 0.6]]),
-                         np.full((3, 3, 3), 1 / 3)]),
-    theory.TabularChain([np.array([2 / 3, 1 / 6, 1 / 6]), np.array([[0.6, 0.2, 0.2], [0.1, 0.3, 0.6], [0.4, 0.4, 0.2]]),
-                         np.full((3, 3, 3), 1 / 3)]),
+    theory.TabularChain(
+        [
+            np.array([1 / 6, 1 / 3, 1 / 2]),
+            np.array([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.2, 0.2, 0.6]]),
+            np.full((3, 3, 3), 1 / 3),
+        ]
+    ),
+    theory.TabularChain(
+        [
+            np.array([2 / 3, 1 / 6, 1 / 6]),
+            np.array([[0.6, 0.2, 0.2], [0.1, 0.3, 0.6], [0.4, 0.4, 0.2]]),
+            np.full((3, 3, 3), 1 / 3),
+        ]
+    ),
 )
 """The first laws are FAULTS' siblings case: residual with replacement gives [1/6, 5/12, 5/12], TV 1/12."""
 
@@ -322,9 +339,7 @@ def broken_siblings(fault: str) -> Any:
 @pytest.mark.parametrize("fault", ["one uniform", "residual is p", "draft not renormalised"])
 def test_broken_walks_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "try_siblings", broken_siblings(fault))
-    assert not check_law(
-        decoder_of(bushy), *PAIR, LOSSLESS, 2, counts="any", smallest_tv=0.03, timeout=None
-    ).passed
+    assert not check_law(decoder_of(bushy), *PAIR, LOSSLESS, 2, counts="any", smallest_tv=0.03, timeout=None).passed
 
 
 @pytest.mark.parametrize("fault", ["nothing kept", "wrong node"])

@@ -201,15 +201,15 @@ class FeatureDrafter(nn.Module):
         positions = slots if positions is None else positions
         if visible is None:
             visible = torch.arange(total, device=tokens.device) <= slots[..., None]
-        x = self.fc(torch.cat([self.tok_embeddings(tokens), features], dim=-1))
         rope = self.rope[positions]
+        x: Tensor = self.fc(torch.cat([self.tok_embeddings(tokens), features], dim=-1))
         for index, block in enumerate(self.layers):
             x = block(x, rope, visible[:, None], (state.keys[index], state.values[index], slots))
         return x
 
     def teach(self, tokens: Tensor, features: Tensor) -> Tensor:
         """`forward` from an empty state and without one, for training: tokens (B, n), features (B, n, D)."""
-        x = self.fc(torch.cat([self.tok_embeddings(tokens), features], dim=-1))
+        x: Tensor = self.fc(torch.cat([self.tok_embeddings(tokens), features], dim=-1))
         rope = self.rope[: tokens.shape[1]][None]
         for block in self.layers:
             x = block(x, rope, None, None)

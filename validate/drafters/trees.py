@@ -5,9 +5,9 @@ further, so that its newest output ĥ is what the target's head turns into the d
 the tree then joins its own token to its parent's ĥ. Before the first image token there is no such pair: the first
 round of a class-conditional image is a plain target step.
 
-`best_tree` grows a dynamic tree: every candidate v has the score s_v = Σ log q along its path; at each of `depth` steps the
-`top_k` candidates of the newest level with the highest scores get their `top_k` most likely children, and in the end
-the `total` highest of all candidates form the tree (a parent never scores less than its child, so the result is one).
+`best_tree` grows a dynamic tree: every candidate v has the score s_v = Σ log q along its path; at each of `depth` steps
+the `top_k` candidates of the newest level with the highest scores get their `top_k` most likely children, and in the
+end the `total` highest of all candidates form the tree (a parent never scores less than its child, so the result is one).
 Its candidates are chosen, not drawn: the draft law of each is a point mass (`theory.analyse_tree`, "top_k").
 
 Source: EAGLE (arXiv:2401.15077) and EAGLE-2 (arXiv:2406.16858, section 4); LANTERN's public drafters.
@@ -71,7 +71,8 @@ class FeatureProposer:
     def _laws(self, hidden: Tensor) -> Tensor:
         logits = self.head(hidden).float()
         if self.halves == 2:
-            logits = guided_logits(*logits.chunk(2), self.guidance)
+            conditional, null = logits.chunk(2)
+            logits = guided_logits(conditional, null, self.guidance)
         return torch.softmax(self.warp(logits), dim=-1)
 
     def root(self, inputs: Tensor, placed: Tensor) -> Tensor | None:
@@ -82,9 +83,7 @@ class FeatureProposer:
         step = torch.arange(features.shape[1], device=placed.device)
         # Behind a row's own count the inputs mean nothing: later ones overwrite them, earlier ones do not see them.
         ids = inputs.gather(1, (start[:, None] + 1 + step).clamp(max=inputs.shape[1] - 1)).clamp(min=0)
-        hidden = self.drafter(
-            ids.repeat(self.halves, 1), features, self.offset + start.repeat(self.halves), self.state
-        )
+        hidden = self.drafter(ids.repeat(self.halves, 1), features, self.offset + start.repeat(self.halves), self.state)
         row = torch.arange(len(hidden), device=placed.device)
         self.above = hidden[row, (count - 1).clamp(min=0).repeat(self.halves)]
         self.made = hidden.new_zeros((len(hidden), self.forest.size, hidden.shape[-1]))
@@ -97,9 +96,7 @@ class FeatureProposer:
         features = torch.where((parents >= 0)[:, None], self.made[:, parents.clamp(min=0)], self.above[:, None])
         read = (self.offset + placed).repeat(self.halves)
         limit = self.drafter.config.rows
-        index, slots, visible = node_view(
-            self.forest, first - 1, tokens.shape[1], read, limit, self.forest.size
-        )
+        index, slots, visible = node_view(self.forest, first - 1, tokens.shape[1], read, limit, self.forest.size)
         hidden = self.drafter(
             tokens.repeat(self.halves, 1),
             features,
