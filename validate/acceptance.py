@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import theory  # noqa: F401 (doctest)
+import theory
 from simulate.verification import is_pointwise
 from theory import AnyVerifier, block_tests, last_success
 from theory.rules import accept_up_to

@@ -52,14 +52,19 @@ class GuidedSequences(ABC):
         """See `validate.models.interface.Sequences.logits`."""
         both = (inputs, lengths) if self.halves == 1 else (inputs.repeat(2, 1), lengths.repeat(2))
         logits, states = self.extend(*both)
-        logits = logits.float()
-        if self.halves == 2:
-            conditional, null = logits.chunk(2)
-            logits = guided_logits(conditional, null, self.guidance)
-            if self.guided_tokens is not None:
-                index = lengths[:, None] + torch.arange(inputs.shape[1], device=lengths.device)
-                logits = torch.where((index < self.guided_tokens)[..., None], logits, conditional)
-        return (logits, states) if hidden else logits
+        index = lengths[:, None] + torch.arange(inputs.shape[1], device=lengths.device)
+        guided = self.guide(logits.float(), index)
+        return (guided, states) if hidden else guided
+
+    def guide(self, logits: Tensor, index: Tensor) -> Tensor:
+        """Both halves' logits (halves · B, n, V) combined; `index` (B, n) tells which token each input precedes."""
+        if self.halves == 1:
+            return logits
+        conditional, null = logits.chunk(2)
+        guided = guided_logits(conditional, null, self.guidance)
+        if self.guided_tokens is None:
+            return guided
+        return torch.where((index < self.guided_tokens)[..., None], guided, conditional)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these images only."""

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from validate.models.conditions import class_numbers
-from validate.models.sequences import GuidedSequences
+from validate.models.forest import TreeSequences
 
 __all__ = ["KVCache", "TokenSequences", "TokenTransformer"]
 
@@ -314,6 +314,23 @@ class TokenTransformer(nn.Module):
         logits = self.head(hidden)
         return (logits, hidden) if return_hidden else logits
 
+    @torch.no_grad()
+    def extend_nodes(
+        self, ids: Tensor, index: Tensor, slots: Tensor, visible: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits and hidden states of inputs anywhere: see `validate.models.forest.TreeSequences`.
+
+        Keys and values have shape (layers, B, slots, heads, head width) and are written in place.
+        """
+        row = torch.arange(len(ids), device=ids.device)[:, None]
+        x = self.token_embedding(ids) + self.position_embedding(index.clamp(max=self.num_tokens - 1))
+        for block, cached_keys, cached_values in zip(self.blocks, keys, values, strict=True):
+            assert isinstance(block, _Block)
+            query, cached_keys[row, slots], cached_values[row, slots] = block.project(x)
+            x = block.finish(x, query, cached_keys, cached_values, visible[:, None])
+        hidden = self.final_norm(x)
+        return self.head(hidden), hidden
+
     def _check_ids(self, ids: Tensor) -> None:
         if ids.ndim != 2 or ids.dtype != torch.int64:
             raise ValueError(f"ids must be int64 of shape (B, n); got {ids.dtype} of shape {tuple(ids.shape)}")
@@ -336,8 +353,10 @@ class TokenTransformer(nn.Module):
         raise ValueError(f"ids row {row} holds {ids[row].tolist()}; ids lie in 0…{self.null_id}")
 
 
-class TokenSequences(GuidedSequences):
+class TokenSequences(TreeSequences):
     """Images being written by a `TokenTransformer`; a null row starts with the null class."""
+
+    slot_axis = 2
 
     def __init__(self, model: TokenTransformer, class_ids: Tensor, guidance: float) -> None:
         super().__init__(len(class_ids), guidance)
@@ -346,9 +365,24 @@ class TokenSequences(GuidedSequences):
         self.first = class_ids if self.halves == 1 else torch.cat([class_ids, null])
         self.cache = model.new_cache(len(self.first))
 
+    def ids(self, inputs: Tensor) -> Tensor:
+        """The network's own ids."""
+        return torch.where(inputs < 0, self.first[:, None], inputs)
+
     def extend(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        ids = torch.where(inputs < 0, self.first[:, None], inputs)
-        return self.model.extend(ids, lengths, self.cache, return_hidden=True, check=False)
+        return self.model.extend(self.ids(inputs), lengths, self.cache, return_hidden=True, check=False)
+
+    def extend_nodes(
+        self, inputs: Tensor, index: Tensor, slots: Tensor, visible: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.model.extend_nodes(self.ids(inputs), index, slots, visible, keys, values)
+
+    def caches(self) -> tuple[Tensor, Tensor]:
+        return self.cache.keys, self.cache.values
+
+    def use(self, keys: Tensor, values: Tensor) -> None:
+        self.cache = KVCache(keys, values)
 
     def gather(self, rows: Tensor) -> None:
-        self.first, self.cache = self.first[rows], self.cache.gather(rows)
+        self.first = self.first[rows]
+        self.gather_wide(rows)

@@ -1,4 +1,7 @@
-"""Command line: ``python -m validate.training --data DIR [--out DIR] [--preset NAME] [--device cuda]``."""
+"""Command line: ``python -m validate.training --data DIR [--out DIR] [--preset NAME] [--device cuda]``.
+
+``python -m validate.training drafter`` trains a feature drafter for a trained pair.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 import torch
 
 from validate.models import resolve_device
+from validate.training import drafter
 from validate.training.export import export
 from validate.training.fitting import TrainingError
 from validate.training.idx import DataError, load_folder
@@ -19,6 +23,9 @@ from validate.training.stages import Run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, or resume training, and write a weights folder; returns the exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["drafter"]:
+        return drafter.main(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="python -m validate.training",
         description="Train a tokenizer, a target, its drafts and a judge on a folder of IDX files.",

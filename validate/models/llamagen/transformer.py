@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from validate.models.conditions import class_numbers
+from validate.models.forest import TreeSequences
 from validate.models.llamagen.captions import Captions
 from validate.models.llamagen.configuration import Configuration
-from validate.models.sequences import GuidedSequences
 
 __all__ = ["LlamaGen", "LlamaGenSequences", "rope_table"]
 
@@ -266,8 +266,11 @@ class LlamaGen(nn.Module):
 
         Keys and values have shape (layers, B, heads, C+T−1, d).
         """
-        mask = self._visible(slots, used, self.slots)
-        rope = self.rope[slots]
+        return self.attend(x, slots, slots, self._visible(slots, used, self.slots), keys, values)
+
+    def attend(self, x: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """`extend` with the rotary table's rows (B, n) and the mask (B, 1, n, all slots) given."""
+        rope = self.rope[positions]
         for index, block in enumerate(self.layers):
             x = block(x, rope, mask, (keys[index], values[index], slots))
         hidden: Tensor = self.norm(x)
@@ -286,13 +289,15 @@ class LlamaGen(nn.Module):
         return LlamaGenSequences(self, conditions, guidance)
 
 
-class LlamaGenSequences(GuidedSequences):
+class LlamaGenSequences(TreeSequences):
     """Images being written by a `LlamaGen`; the condition's slots but the last are cached at once."""
+
+    slot_axis = 3
 
     def __init__(self, model: LlamaGen, conditions: Any, guidance: float) -> None:
         interval = model.guidance_interval
         super().__init__(len(conditions), guidance, None if interval is None else interval + 2)
-        self.model = model
+        self.model, self.offset = model, model.config.prefix - 1
         prefix = model.prefix(conditions)
         if self.halves == 2:
             prefix = torch.cat([prefix, model.prefix(conditions, null=True)])
@@ -308,17 +313,37 @@ class LlamaGenSequences(GuidedSequences):
             model.extend(prefix[:, :-1], slots, self.keys, self.values, self.used)
         self.last = prefix[:, -1]
 
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Embeddings (halves · B, n, D) of inputs."""
+        image = self.model.tok_embeddings(inputs.clamp(min=0))
+        return torch.where((inputs < 0)[..., None], self.last[:, None], image)
+
     @torch.no_grad()
     def extend(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        model = self.model
-        image = model.tok_embeddings(inputs.clamp(min=0))
-        x = torch.where((inputs < 0)[..., None], self.last[:, None], image)
+        model, x = self.model, self.embed(inputs)
         first = lengths + model.config.prefix - 1
         slots = first[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
         hidden = model.extend(x, slots, self.keys, self.values, self.used)
         return model.output(hidden), hidden
 
+    def extend_nodes(
+        self, inputs: Tensor, index: Tensor, slots: Tensor, visible: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.used is not None:
+            shown = functional.pad(self.used, (0, visible.shape[-1] - self.used.shape[1]), value=True)
+            visible = visible & shown[:, None]
+        positions = self.offset + index.clamp(max=self.model.num_tokens - 1)
+        hidden = self.model.attend(self.embed(inputs), positions, slots, visible[:, None], keys, values)
+        return self.model.output(hidden), hidden
+
+    def caches(self) -> tuple[Tensor, Tensor]:
+        return self.keys, self.values
+
+    def use(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
+
     def gather(self, rows: Tensor) -> None:
-        self.keys, self.values, self.last = self.keys[:, rows], self.values[:, rows], self.last[rows]
+        self.last = self.last[rows]
+        self.gather_wide(rows)
         if self.used is not None:
             self.used = self.used[rows]

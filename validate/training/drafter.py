@@ -1,0 +1,193 @@
+"""A feature drafter for a trained pair, on the target's own samples: ``python -m validate.training drafter``.
+
+The target writes `samples` images at the pair's guidance. On each, with h_t and p_{t+1} the features and the guided
+laws of a teacher-forced pass, the drafter learns to continue the features: in pass 1 it reads (x_{t+1}, h_t), in pass k
+(x_{t+k}, what pass k−1 made there), so that it also sees features of its own making. Loss of a pass
+
+    KL(p ‖ softmax(guided head(ĥ))) + FEATURE · smooth L1(ĥ, h),
+
+means over the places that a pass has a target for. EAGLE (arXiv:2401.15077) has pass 1 with both terms (the weights are
+this project's); later passes are those of HASS (arXiv:2408.15766), except that all inputs of a pass, not only the last
+ones, are the drafter's own. Both halves of the guidance are drafted, as in decoding.
+
+The weights folder gains ``drafter/``: config.json and model.safetensors in the published layout, half precision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+from torch.nn import functional
+
+from validate.decoding import decode
+from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
+from validate.drafters.shipped import target_sha256
+from validate.models import Pair, guided_logits, load
+from validate.models.transformer import TokenTransformer
+from validate.models.weights import WeightsError
+from validate.training.fitting import TrainingError, batches, optimiser, step
+from validate.training.presets import Plan
+from validate.training.storage import fingerprint, read_checkpoint, write_atomically, write_checkpoint
+
+__all__ = ["fit_drafter", "main", "store_drafter"]
+
+FEATURE = 0.1
+"""Weight of the feature term: small, because only the law of the drafts counts for acceptance."""
+HIDDEN = 256
+"""Feed-forward width: twice the target's width keeps the drafter far below one target layer and a megabyte."""
+BATCH = 32
+"""Images a step, each in both halves."""
+
+
+def _guided(logits: Tensor, guidance: float) -> Tensor:
+    conditional, null = logits.chunk(2)
+    return guided_logits(conditional, null, guidance)
+
+
+def halves(target: TokenTransformer, tokens: Tensor, classes: Tensor, guidance: float) -> tuple[Tensor, Tensor]:
+    """Features (2B, T, D), conditional rows first, and guided log-laws (B, T, V) of whole images."""
+    first = torch.cat([target.class_ids(classes), torch.full_like(classes, target.null_id)])
+    ids = torch.cat([first[:, None], tokens[:, :-1].repeat(2, 1)], dim=1)
+    with torch.no_grad():
+        logits, features = target(ids, return_hidden=True)
+    return features, _guided(logits, guidance).log_softmax(dim=-1)
+
+
+def fit_drafter(
+    target: TokenTransformer,
+    tokens: Tensor,
+    classes: Tensor,
+    guidance: float,
+    plan: Plan,
+    generator: torch.Generator,
+    passes: int = 2,
+) -> FeatureDrafter:
+    """Drafter on the target's samples, tokens (N, T) and classes (N,); it starts from the target's own embedding."""
+    side = target.grid[0]
+    config = DrafterConfiguration(target.vocab_size, target.width, HIDDEN, target.heads, side)
+    drafter = FeatureDrafter(config).train()
+    drafter.initialise(generator)
+    with torch.no_grad():
+        drafter.tok_embeddings.weight.copy_(target.token_embedding.weight[: target.vocab_size])
+    adamw, schedule = optimiser(drafter, plan)
+    for index in batches(len(tokens), plan, generator, "drafter"):
+        sequence = tokens[index]
+        features, laws = halves(target, sequence, classes[index], guidance)
+        made, loss = features, torch.zeros(())
+        for later in range(passes):
+            # Input t joins x_{t+1+later} and the feature of index t + later; what comes out belongs to t + 1 + later.
+            read = sequence[:, later:-1].repeat(2, 1)
+            made = drafter.teach(read, made[:, : read.shape[1]])
+            q = _guided(target.head(made), guidance).log_softmax(dim=-1)
+            p = laws[:, 1 + later :]
+            loss = loss + functional.kl_div(q.flatten(0, 1), p.flatten(0, 1), log_target=True, reduction="batchmean")
+            loss = loss + FEATURE * functional.smooth_l1_loss(made, features[:, 1 + later :])
+        step(loss / passes, drafter, adamw, "drafter")
+        schedule.step()
+    return drafter.eval().requires_grad_(False)
+
+
+def published_layout(drafter: FeatureDrafter) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config and tensors as `validate.drafters.feature.load_drafter` reads them."""
+    shape = drafter.config
+    config = {
+        "model_type": "llama",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "vocab_size": shape.vocab_size,
+        "rms_norm_eps": shape.eps,
+        "input_type": "class",
+        "block_size": shape.side**2,
+        "cls_token_num": shape.zero_rows,
+        "rope_base": shape.rope_base,
+        "bias": shape.bias,
+        "torch_dtype": "float16",
+    }
+    names = {
+        "attention.wo": "self_attn.o_proj",
+        "feed_forward.w1": "mlp.gate_proj",
+        "feed_forward.w3": "mlp.up_proj",
+        "feed_forward.w2": "mlp.down_proj",
+        "ffn_norm": "post_attention_layernorm",
+        "attention_norm": "input_layernorm",
+    }
+    tensors: dict[str, Tensor] = {}
+    for name, value in drafter.state_dict().items():
+        value = value.to(torch.float16).contiguous()
+        if name.startswith("layers."):
+            _, layer, part = name.split(".", 2)
+            if part == "attention.wqkv.weight":
+                for letter, third in zip("qkv", value.chunk(3), strict=True):
+                    tensors[f"layers.{layer}.self_attn.{letter}_proj.weight"] = third.contiguous()
+            else:
+                tensors[f"layers.{layer}.{names[part.removesuffix('.weight')]}.weight"] = value
+        else:
+            tensors[name.replace("tok_embeddings", "embed_tokens")] = value
+    return config, tensors
+
+
+def store_drafter(drafter: FeatureDrafter, folder: Path, record: dict[str, Any]) -> int:
+    """Write the two files, the config last, and answer their size in bytes; `record` goes into the config."""
+    config, tensors = published_layout(drafter)
+    content, text = save(tensors), json.dumps(config | record, indent=1).encode() + b"\n"
+    write_atomically(folder / "model.safetensors", content)
+    write_atomically(folder / "config.json", text)
+    return len(content) + len(text)
+
+
+def _samples(pair: Pair, count: int, seed: int, work: Path) -> tuple[Tensor, Tensor]:
+    identity = fingerprint("drafter samples", target_sha256(pair), count, seed, pair.guidance)
+    path = work / "samples.safetensors"
+    stored = read_checkpoint(path, identity)
+    if stored is None:
+        print(f"samples: the target writes {count} images")
+        out = decode(pair, None, 0, count, device="cpu", seed=seed, progress=True)
+        tensors = {"tokens": torch.from_numpy(out.tokens), "classes": torch.from_numpy(out.classes)}
+        write_checkpoint(path, tensors, identity, {})
+    else:
+        tensors = stored[0]
+    return tensors["tokens"], tensors["classes"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train a drafter for a pair's target and write it into the weights folder; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m validate.training drafter", description="Train a feature drafter.")
+    parser.add_argument("--model", default="fashion", help="name of the pair")
+    parser.add_argument("--weights", type=Path, help="weights folder of a pair of your own")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the drafter to write")
+    parser.add_argument("--work", type=Path, default=Path("training-drafter"), help="folder of the samples")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--threads", type=int)
+    options = parser.parse_args(arguments)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    try:
+        pair = load(options.model, weights=options.weights)
+        if not isinstance(pair.target, TokenTransformer):
+            raise WeightsError(f"{options.model} is no embedded pair; only those can be trained here")
+        plan = Plan(options.steps, BATCH, 3e-3, warmup=min(60, options.steps))
+        tokens, classes = _samples(pair, options.samples, options.seed, options.work)
+        generator = torch.Generator().manual_seed(int(fingerprint(options.seed, "drafter")[:15], 16))
+        drafter = fit_drafter(pair.target, tokens, classes, pair.guidance, plan, generator)
+        record = {"target_sha256": target_sha256(pair), "seed": options.seed, "samples": options.samples}
+        size = store_drafter(drafter, options.out, record | {"steps": plan.steps, "guidance": pair.guidance})
+    except (FileNotFoundError, TrainingError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"interrupted: finished samples are in {options.work}, the same command uses them", file=sys.stderr)
+        return 130
+    print(f"wrote {options.out}: {size:,} bytes")
+    return 0
