@@ -102,34 +102,57 @@ class Parts:
 def _interval(values: Any) -> Interval | None:
     if not isinstance(values, list) or not all(isinstance(v, float | int) for v in values):
         return None
-    return Interval(*(float(v) for v in values), 0.95)
+    lower, value, upper = (float(v) for v in values)
+    return Interval(lower, value, upper, 0.95)
+
+
+def _rounded(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [float(f"{x:.4g}") for x in interval]
+
+
+def _independent_ratio(ours: Interval | None, reference: Interval | None) -> Interval | None:
+    """Of two positive estimates from different images: their relative half-widths in quadrature."""
+    if ours is None or reference is None or min(ours.value, reference.value) <= 0:
+        return None
+    spread = math.hypot(*((i.upper - i.lower) / 2 / i.value for i in (ours, reference)))
+    ratio = ours.value / reference.value
+    return Interval(ratio * math.exp(-spread), ratio, ratio * math.exp(spread), ours.confidence)
 
 
 def add_ratios(rows: list[dict[str, Any]]) -> None:
-    """Ratios to uniform relaxation at the same size (paired) and at equal measured tokens per call."""
+    """Ratios to uniform relaxation at the same size, hence at equal predicted tokens per call.
+
+    "ratio_kl_target_output_paired" is taken over the same images of the target; the others compare decoded images, and
+    with "…_measured_cost" at equal measured tokens per call (uniform's curve interpolated), whose own error makes
+    them wide.
+    """
     reference = {row["size"]: row for row in rows if row["method"] == REFERENCE and "terms" in row}
     lossless = next((row for row in rows if row["method"] == "lossless"), None)
-    curve = sorted(reference.values(), key=lambda row: row["tokens_per_call_from_posterior"][1])
+    cost_name = "tokens_per_call_from_posterior"
+    curve = sorted(reference.values(), key=lambda row: row[cost_name][1])
     for row in rows:
         if row["size"] not in reference or "terms" not in row or row["method"] == REFERENCE:
             continue
         base = reference[row["size"]]
         paired = paired_ratio(row["terms"]["kl_target_output"], base["terms"]["kl_target_output"])
-        row["ratio_kl_target_output_paired"] = None if paired is None else [float(f"{x:.4g}") for x in paired]
-        cost = _interval(row["tokens_per_call_from_posterior"])
-        costs = [_interval(r["tokens_per_call_from_posterior"]) for r in curve]
-        for name in (*RATIOS, "kl_target_output"):
-            value, base_values = _interval(row[name]), [_interval(r[name]) for r in curve]
-            row[f"ratio_{name}"] = None
-            if value is None or cost is None or None in base_values or lossless is None or value.value <= 0:
+        row["ratio_kl_target_output_paired"] = _rounded(paired)
+        for name in RATIOS:
+            value = _interval(row[name])
+            row[f"ratio_{name}"] = _rounded(_independent_ratio(value, _interval(base[name])))
+            row[f"ratio_{name}_measured_cost"] = None
+            cost, costs, values = _interval(row[cost_name]), [], []
+            for other in curve:
+                pair = _interval(other[cost_name]), _interval(other[name])
+                if pair[0] is not None and pair[1] is not None:
+                    costs.append(pair[0])
+                    values.append(pair[1])
+            if value is None or cost is None or lossless is None:
                 continue
             try:
-                ratio = ratio_at_equal_cost(
-                    cost, value, costs, base_values, lossless["tokens_per_call_from_posterior"][1]  # type: ignore[arg-type]
-                )  # fmt: skip
+                ratio = ratio_at_equal_cost(cost, value, costs, values, lossless[cost_name][1])
             except ValueError:  # a single uniform point, or one no faster than lossless: no curve to compare with
                 continue
-            row[f"ratio_{name}"] = [float(f"{x:.4g}") for x in ratio]
+            row[f"ratio_{name}_measured_cost"] = _rounded(ratio)
 
 
 COLUMNS = (

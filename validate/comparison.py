@@ -7,7 +7,7 @@ Norm[p − q f]_+ whatever residual it runs with. All methods use the same image
 
 What is measured: decoded images and their exact likelihood ratios (KL(out‖p), predictive TV, whole-image TV, the
 largest predictive ratio m_t(x)/p_t(x) seen), and the target's own images (KL(p‖out)). The latter are the same images
-for every method, so ratios to uniform relaxation of KL(p‖out) are taken image by image and are the sharpest comparison here.
+for every method, so ratios to uniform relaxation of KL(p‖out) are taken image by image: the sharpest comparison here.
 
 Jacobi decoding has no closed-form law: of its relaxed versions only cost and quality are known, and its lossless ones
 have no divergence to measure.
@@ -290,7 +290,7 @@ def _chain_numbers(
         confidence=confidence,
     )  # fmt: skip
     leaked = mean_interval([output.support_leakage.mean(axis=1)], confidence, "normal", name="support leakage")
-    numbers = {
+    numbers: dict[str, Interval | float] = {
         "accepted_length": e.accepted_length,
         "tokens_per_call_from_posterior": e.tokens_per_call_predicted,
         "predictive_tv": e.predictive.total_variation,

@@ -232,7 +232,7 @@ class JacobiDecoder:
         if self.coupling == "gumbel":
             return torch.where(p > 0, self.times / p, torch.inf).argmin(dim=-1)
         redraw = self.noise.redraw[column, at, attempt]
-        token = categorical(p, redraw)
+        token: Tensor = categorical(p, redraw)
         if self.coupling == "maximal":
             new, old = p[:, :-1], self.laws
             f = torch.take_along_dim(theory.acceptance_of(LOSSLESS, new, old, 0), drafted[..., None], -1)[..., 0]
