@@ -33,7 +33,7 @@ import numpy as np
 
 from theory.arrays import Array, array_namespace, device, first_index, probabilities, same_vocabulary, whole_number
 from theory.chains import Chain, check_depth, joint_layers
-from theory.distances import kl_divergence, total_variation
+from theory.distances import kl_divergence, max_ratio, total_variation
 from theory.numbers import Bound, Exact
 from theory.rounds import Laws, layers_for, row_blocks
 from theory.verifiers import AnyVerifier, check_verifier
@@ -247,6 +247,8 @@ class OffsetFilter:
         Posterior mean of TV(o_i, p); and TV(m_t, p), KL(m_t‖p), KL(p‖m_t) of the predictive law m_t.
         Averaged over sequences drawn from P̂ the first three estimate the exact expectations without bias,
         over sequences from P the last one does. NaN after a prefix the verifier cannot emit.
+    max_ratio, support_leakage : array, shape (..., T)
+        The largest m_t(x)/p_t(x) over all tokens x, and the mass m_t puts where p_t is zero. NaN likewise.
     """
 
     log_likelihood: Array
@@ -256,6 +258,8 @@ class OffsetFilter:
     total_variation: Array
     kl_output_target: Array
     kl_target_output: Array
+    max_ratio: Array
+    support_leakage: Array
 
 
 def safe_log(x: Array) -> Array:
@@ -308,7 +312,7 @@ def _filter(
     weight = xp.ones_like(a) if verifier.stateful else None
     log_likelihood = xp.zeros(batch, dtype=p.dtype, device=device(p))
     own = xp.zeros_like(log_likelihood)
-    rows: list[list[Array]] = [[], [], [], [], []]
+    rows: list[list[Array]] = [[] for _ in range(7)]
     for t in range(count):
         pt = p[..., t, :]
         accepted, output, weights = offset_steps(verifier, pt, q[..., t, :], length, weight)
@@ -317,7 +321,9 @@ def _filter(
             law = xp.sum(inner * output, axis=-2) + a[..., -1:] * pt
             dead = xp.where(xp.sum(a, axis=-1) > 0, 0.0, xp.nan)
             bias = xp.sum(a[..., :-1] * total_variation(output, pt[..., None, :]), axis=-1)
-            values = (a[..., 0], bias, total_variation(law, pt), kl_divergence(law, pt), kl_divergence(pt, law))
+            leaked = xp.sum(xp.where(pt > 0, xp.zeros_like(law), law), axis=-1)
+            divergences = total_variation(law, pt), kl_divergence(law, pt), kl_divergence(pt, law)
+            values = (a[..., 0], bias, *divergences, max_ratio(law, pt), leaked)
             for out, value in zip(rows, values, strict=True):
                 out.append(xp.asarray(value, device=device(p)) + dead)
         x = ids[..., t]

@@ -1,6 +1,7 @@
 """Real image models in torch: loading, speculative decoding, prediction beside measurement, quality."""
 
 from validate.decoding import Decoded, decode, decode_one_round
+from validate.drafters import decode_jacobi
 from validate.measurement import Measurement, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
 from validate.prediction import Prediction, predict
@@ -16,6 +17,7 @@ __all__ = [
     "SpeedReport",
     "Warp",
     "decode",
+    "decode_jacobi",
     "decode_one_round",
     "filter_images",
     "fixed_acceptance",

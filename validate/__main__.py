@@ -1,7 +1,8 @@
 """`python -m validate`: decode with several verifiers and print predicted beside measured.
 
 The default compares lossless decoding; COOL-SD at δ = 1.1 as reconstructed, and with the lossless floor; uniform
-relaxation and the excess schedule at the floored one's predicted tokens per call.
+relaxation and the excess schedule at the floored one's predicted tokens per call. `python -m validate compare` holds
+every chain method against the others instead.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import theory
 from theory import AnyVerifier, Verifier
+from validate import compare
 from validate.decoding import Decoded
 from validate.measurement import Baseline, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
@@ -112,6 +114,9 @@ def speed_alone(pair: Pair, images: Any, options: argparse.Namespace, device: st
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the report; the exit status is 1 if lossless decoding can be told from the target, 2 for bad input."""
+    given_here = sys.argv[1:] if arguments is None else arguments
+    if given_here[:1] == ["compare"]:
+        return compare.main(given_here[1:])
     p = parser()
     options = p.parse_args(arguments)
     unknown = [name for name in options.schedules if name not in MATCHED]

@@ -95,7 +95,7 @@ class Grouped:
         rows = None
         if self.embedding is not None and self.distance < math.inf:
             table = xp.asarray(self.embedding, dtype=p.dtype, device=device(p))
-            rows = xp.reshape(xp.take(table, xp.reshape(order, (-1,)), axis=0), (*order.shape, -1))
+            rows = xp.reshape(xp.take(table, xp.reshape(order, (-1,)), axis=0), (*order.shape, table.shape[-1]))
         for shift in range(1, min(self.ranks, size - 1) + 1):
             near = xp.abs(p[..., shift:] - p[..., :-shift]) < self.delta_p
             if rows is not None:
