@@ -149,32 +149,23 @@ def claim(rows: Rows) -> str:
 
 
 def caption(rows: Rows) -> str:
-    """Settings, ranges, and the milder and worse schedules."""
+    """Settings and symbols, single chains, and the milder schedule."""
     setting = {part: select(rows, part=part)[0] for part in distinct(rows, "part")}
     chains = {part: len(group(select(rows, part=part), "family", "chain")) for part in setting}
-    mild = {q: sizes_won(rows, "sequence", q, "excess, ν = .2") for q in ("predictive_tv", "kl_output_target", "tv")}
-    steep = sizes_won(rows, "sequence", "kl_output_target", "excess, ν = .7")
+    mild = {q: sizes_won(rows, "sequence", q, "excess, ν = .2") for q in ("predictive_tv", "kl_output_target")}
     lower = [row["ratio"] < 1 for row in select(rows, part="one round", quantity="bound", schedule="annealed, floored")]
-    small = tuple(size for size in distinct(rows, "size") if size <= 0.25)
     one, many = setting["one round"], setting["sequence"]
     return (
-        "Each cell: geometric mean of (schedule / uniform) over chains and, below it, least and greatest; * marks "
-        f"means below {1 - pairs.EVEN:g}. Upper row: one round at equal accepted length, {chains['one round']} pairs "
-        f"of chains, L = {one['length']}, V = {one['vocabulary']}. Lower row: whole sequences of {many['tokens']} "
-        f"tokens at equal tokens per call, {chains['sequence']} pairs, L = {many['length']}, V = "
-        f"{many['vocabulary']}. Families: {', '.join(distinct(rows, 'family'))}; draft at mean TV "
-        f"{', '.join(str(d) for d in distinct(rows, 'distance'))} in turn; seed {one['seed']}. Size t: share of the "
-        "way from lossless speed to accepting everything. B is a proved bound; everything else is exact, by "
-        "enumeration. Predictive TV and mean step bias (the bound a token) differ by at most "
-        f"{step_bias_gap(rows):.0e}. Single chains, floored annealing: B "
-        f"{spread(rows, 'one round', 'bound', 'annealed, floored')} of uniform's, lower in {sum(lower)} of "
-        f"{len(lower)} cases; predictive TV {spread(rows, 'sequence', 'predictive_tv', 'annealed, floored')}. Excess "
-        f"with ν = .2 beats uniform in predictive TV {mild['predictive_tv']}, in KL(out‖target) a token "
-        f"{mild['kl_output_target']} and in whole-sequence TV {mild['tv']}; excess with ν = .7 in KL(out‖target) a "
-        f"token {steep}. Without the floor, t ≤ .25, KL(out‖target) is "
-        f"{spread(rows, 'one round', 'kl_output_target', 'annealed, no floor', small)} times uniform's in one round "
-        f"and {spread(rows, 'sequence', 'kl_output_target', 'annealed, no floor', small)} times a token. Sequences "
-        "this short hold few rounds; the figure annealing_long shows what changes over many."
+        "Each cell: geometric mean of (schedule / uniform) over chains, below it least and greatest; * marks means "
+        f"below {1 - pairs.EVEN:g}. Above: one round at equal accepted length, {chains['one round']} pairs, L = "
+        f"{one['length']} drafts, V = {one['vocabulary']}; below: sequences of {many['tokens']} tokens at equal tokens "
+        f"per call, {chains['sequence']} pairs, L = {many['length']}, V = {many['vocabulary']} (few rounds: "
+        f"annealing_long has many). Families: {', '.join(distinct(rows, 'family'))}; seed {one['seed']}. Size t: share "
+        "of the way from lossless speed to accepting everything. B is a proved bound, the rest exact. A draft is "
+        "accepted with min(1, ω_i p/q); annealed: ω_i ∝ e^(−.7i), floored: max(1, ω_i); excess: 1 + d e^(−νi); "
+        "reversed: annealed backwards. Floored annealing "
+        f"lowers B in {sum(lower)} of {len(lower)} single cases. Excess with ν = .2 beats uniform in predictive TV "
+        f"{mild['predictive_tv']}, in KL(out‖target) a token {mild['kl_output_target']}."
     )
 
 

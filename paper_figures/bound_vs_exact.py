@@ -95,21 +95,18 @@ def claim(rows: Rows) -> str:
 
 
 def caption(rows: Rows) -> str:
-    """Sizes, kinds of numbers, and how far the bound is from the truth."""
+    """Sizes, kinds of numbers, symbols, and how far the bound is from the truth."""
     one = rows[0]
     tightness = [row["tv"] / row["bound"] for row in rows if row["bound"] > 1e-9]
-    below = sum(row["tv"] <= row["bound"] + 1e-12 for row in rows)
     sizes = [s for s in distinct(rows, "size") if s is not None]
     return (
-        f"One pair of chains per family (V = {one['vocabulary']}, draft at mean TV {one['distance']}, seed "
-        f"{one['seed']}), draft length L = {one['length']}; {len(sizes)} sizes t from {min(sizes):g} to "
-        f"{max(sizes):g}, t being the share of the way from lossless accepted length to L. B is a proved upper bound "
-        f"on TV; TV and both KL are exact, by enumeration. TV ≤ B in {below} of {len(rows)} rows; TV/B runs from "
-        f"{min(tightness):.2f} to {max(tightness):.2f}. Annealed: ω_i ∝ e^(−.7i), COOL-SD's schedule with the mean "
-        "normalised to δ, with or without the floor max(1, ω); excess: 1 + d e^(−νi); reversed: the floored annealed "
-        "schedule backwards; bang-bang: the first k positions accept outright (k = 0…L−1), drawn as far as the others "
-        "reach. The grey line in the upper row is 1, which no TV exceeds. Without the floor the curve starts above "
-        "zero: acceptance below lossless is bought back with bias."
+        f"One pair of chains a family (V = {one['vocabulary']} tokens, draft at mean TV {one['distance']}, seed "
+        f"{one['seed']}), L = {one['length']} drafts, {len(sizes)} sizes t: the share of the way from lossless "
+        "accepted length to L. B is a proved bound on TV (grey line: 1, which no TV exceeds); TV and KL are exact, by "
+        f"enumeration; TV/B runs from {min(tightness):.2f} to {max(tightness):.2f}. A draft x is accepted with "
+        "min(1, ω_i p(x)/q(x)) at position i. Uniform: one ω; annealed: ω_i ∝ e^(−.7i) with mean δ (COOL-SD), floored: "
+        "max(1, ω_i); linear, floored: from 1.5 δ down to .5 δ, then max(1, ω_i); excess: 1 + d e^(−νi); reversed: "
+        "annealed backwards; bang-bang: the first k positions accept all."
     )
 
 

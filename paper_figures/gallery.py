@@ -62,7 +62,7 @@ def _article(store: Store, figure: Figure, entry: dict[str, Any]) -> str:
     rows = entry["rows"]
     return f"""
 <article id="{name}" aria-labelledby="{name}-title">
-<h2 id="{name}-title">{escape(entry["title"])}</h2>
+<h2 id="{name}-title">{escape(entry["title"])}{" (small version)" * bool(entry.get("quick"))}</h2>
 <p class="claim">{escape(entry["claim"])}</p>
 <figure>
 <a class="picture" href="{name}.png"><img src="data:image/png;base64,{picture}"
@@ -86,8 +86,9 @@ def page(store: Store) -> str:
     notices = ""
     if store.quick:
         notices += (
-            '<p class="notice">Quick versions: fewer chains, settings and samples than the full figures, which '
-            "<code>python -m paper_figures</code> makes.</p>"
+            '<p class="notice">Small versions, for a first look: fewer chains, settings and samples than the full '
+            "figures, which <code>python -m paper_figures</code> makes. Numbers and claims here are those of the "
+            "small versions.</p>"
         )
     if missing:
         names = ", ".join(f"<code>{figure.name}</code>" for figure in missing)
@@ -104,7 +105,7 @@ def page(store: Store) -> str:
 <body>
 <a class="skip" href="#figures">Skip to the figures</a>
 <header>
-<h1>Relaxed speculative decoding: the figures</h1>
+<h1>Relaxed speculative decoding: the figures{", small versions" * store.quick}</h1>
 <p>{ANSWERS}</p>
 {notices}
 </header>

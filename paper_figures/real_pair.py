@@ -236,16 +236,14 @@ def caption(rows: Rows) -> str:
         return f"WARNING: lossless images were told from the target's (p = {p:.1e}); do not trust this figure."
     return (
         f"Embedded Fashion-MNIST pair (49 tokens of 256), draft {lossless['draft']}, guidance "
-        f"{float(lossless['guidance']):g}, L = {lossless['length']}, {lossless['images']} images a point and as many "
-        f"of the target's own, seed {lossless['seed']}. Size t: predicted tokens per call lie the share t of the way "
-        "from lossless (dashed line) to accepting every draft; the horizontal axis above is what decoding measured. "
-        "Bound and one-round numbers are averages of exact laws along the target's own images; per-token and image "
-        "numbers are estimates from exact likelihood ratios of decoded images. Bars: 95 % intervals, images as units; "
-        "ratios are taken at equal accepted length (one round) or equal measured tokens per call (per token, image), "
-        "with uniform's curve interpolated in log-log of the excess over lossless; their bars join the errors of "
-        "values and of counted costs as if independent, which the common seed makes too wide. The image TV axis is "
-        "linear. "
-        f"Lossless images are not told from the target's (two-sample p = {p:.2f})."
+        f"{float(lossless['guidance']):g}, L = {lossless['length']} drafts, {lossless['images']} images a point, seed "
+        f"{lossless['seed']}. Size t: predicted tokens per call lie the share t of the way from lossless (dashed) to "
+        "accepting every draft. One-round bound and distances: averages of exact laws along the target's own images; "
+        "per-token and image ones: estimates from exact likelihood ratios of decoded images. Bars: 95 % intervals. "
+        "Below: ratios to uniform's curve, interpolated in log-log of the cost above lossless, at equal accepted "
+        "length (one round) or measured tokens per call; bars too wide, as the common seed is ignored. Lossless "
+        "images are "
+        f"not told from the target's (two-sample p = {p:.2f})."
     )
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LENGTH, SHOWN_PER_CLASS, CLASSES = 5, 2, 10
 IMAGES, QUICK_IMAGES = 200, 40
+NAMES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+"""Fashion-MNIST's classes, 0 to 9 (0 is T-shirt/top)."""
 DELTAS = (1.0, 1.1, 2.0, 4.0, 8.0, math.inf)
 """δ of COOL-SD with the floor; 1.0 stands for lossless decoding, ∞ for accepting every draft."""
 
@@ -99,6 +101,13 @@ def draw(rows: Rows) -> Picture:
         panel.imshow(1 - strip, cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect="equal")
         s = _summary(mine)
         panel.set_xticks([])
+        if panel is axes[0, 0]:
+            classes = [int(row["class"]) for row in shown]
+            width = strip.shape[1] / len(shown)
+            middles = {c: width * (classes.index(c) + classes.count(c) / 2) - 0.5 for c in dict.fromkeys(classes)}
+            panel.xaxis.tick_top()
+            panel.set_xticks(list(middles.values()), [NAMES[c] for c in middles], fontsize=7.5)
+            panel.tick_params(length=0)
         panel.set_yticks([])
         panel.grid(False)
         panel.set_ylabel(
@@ -131,10 +140,11 @@ def caption(rows: Rows) -> str:
     images = len(select(rows, delta=1.0))
     return (
         f"Samples of the embedded Fashion-MNIST pair, draft {one['draft']}, guidance {float(one['guidance']):g}, "
-        f"L = {one['length']}, COOL-SD with the floor at 1 (ν = .7, mean ω before flooring = δ). A column has one "
+        f"L = {one['length']} drafts, COOL-SD: a draft x is accepted with min(1, ω_i p(x)/q(x)), ω_i ∝ e^(−.7i) with "
+        "mean δ, then max(1, ω_i). A column has one "
         f"class ({SHOWN_PER_CLASS} columns each) and one seed ({one['seed']}) throughout, so lines differ only where a "
         f"decision did. Numbers at the left are plain averages of {images} images a line: tokens per target call, "
-        "nats per token under the guided target, share of images the judge network recognises as their class."
+        "nll: nats per token under the guided target; acc: share of images the judge network recognises as their class."
     )
 
 

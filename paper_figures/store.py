@@ -33,14 +33,14 @@ PICTURES = ("pdf", "png")
 FINGERPRINT_DIGITS = 16
 
 
-def render(figure: Figure, rows: Rows) -> dict[str, bytes]:
-    """The picture as PDF and PNG, reproducible byte for byte: no dates, no software names."""
+def render(figure: Figure, rows: Rows, small: bool = False) -> dict[str, bytes]:
+    """The picture as PDF and PNG, reproducible byte for byte: no dates, no software names; a `small` one says so."""
     from paper_figures import style
 
     with style.sheet():
         picture = figure.draw(rows)
         width = int(picture.get_figwidth() * 10.5)
-        picture.suptitle("\n".join(textwrap.wrap(figure.title, width)))
+        picture.suptitle("\n".join(textwrap.wrap(figure.title + " (small version)" * small, width)))
         picture.draw_without_rendering()
         picture.set_layout_engine("none")  # laid out once, for both kinds
         out = {}
@@ -149,7 +149,7 @@ class Store:
             content = self.path(name, "csv").read_text(encoding="utf-8")
         rows = tables.loads(content)
         words = {"claim": text(figure.claim, rows), "caption": text(figure.caption, rows)}
-        contents = {"csv": content.encode(), **render(figure, rows)}
+        contents = {"csv": content.encode(), **render(figure, rows, self.quick)}
         spent = time.perf_counter() - start
         seconds = earlier if table_kept else earlier + spent
         files = {kind: hashlib.sha256(data).hexdigest() for kind, data in contents.items()}

@@ -1,12 +1,13 @@
 """Simulation of relaxed speculative decoding: synthetic chains, block decoding, estimates with intervals."""
 
 from simulate.coverage import coverage_table
-from simulate.decoding import Decoded, DecodedRound, decode, decode_round, sample
+from simulate.decoding import CompiledRound, Decoded, DecodedRound, compile_round, decode, decode_round, sample
 from simulate.drafts import make_draft
 from simulate.draws import Streams, categorical, streams
 from simulate.estimates import Estimate, Predictive, Roc
 from simulate.estimation import estimate, estimate_from_filters, filter_sequences, teacher_forced
 from simulate.intervals import Interval
+from simulate.jacobi import decode_jacobi
 from simulate.sweeps import Grid, Sweep, sweep
 from simulate.synthetic import (
     EmbeddingChain,
@@ -17,8 +18,11 @@ from simulate.synthetic import (
     potts_grid,
     random_markov,
 )
+from simulate.tree_decoding import decode_tree, decode_tree_round
+from simulate.verification import Verified, sampler, verify
 
 __all__ = [
+    "CompiledRound",
     "Decoded",
     "DecodedRound",
     "EmbeddingChain",
@@ -30,10 +34,15 @@ __all__ = [
     "Roc",
     "Streams",
     "Sweep",
+    "Verified",
     "categorical",
+    "compile_round",
     "coverage_table",
     "decode",
+    "decode_jacobi",
     "decode_round",
+    "decode_tree",
+    "decode_tree_round",
     "dirichlet_iid",
     "dirichlet_tree",
     "embedding_chain",
@@ -44,7 +53,9 @@ __all__ = [
     "potts_grid",
     "random_markov",
     "sample",
+    "sampler",
     "streams",
     "sweep",
     "teacher_forced",
+    "verify",
 ]

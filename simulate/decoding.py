@@ -6,8 +6,11 @@ rejection i draw x_i ~ G_i and end the round; if all k are accepted and room is 
 from p. The law of the T tokens is exactly that of `theory.analyse_sequence`, the oracle of this module; the number of
 rounds is its number of calls.
 
-Rows are at different lengths after their first rejection. Loops run over rounds and block positions, never over
-rows, and a row uses its own uniforms whatever the other rows do.
+A generator as the source of randomness asks for that law and no more: where chains and verifier allow it, outcomes are
+drawn from tables (`simulate.tables`), one draw a token. `Streams` ask for the mechanism above, with a uniform for every
+draft, comparison, replacement and bonus token, as do block verifiers and chains without tables. Rows are then at
+different lengths after their first rejection; loops run over rounds and block positions, never over rows, and a row
+uses its own uniforms whatever the other rows do.
 
 >>> p, q = theory.IIDChain([0.5, 0.3, 0.2]), theory.IIDChain([0.2, 0.3, 0.5])
 >>> run = decode(p, q, theory.Verifier(theory.Lossless()), 3, 8, 1000, np.random.default_rng(0))
@@ -17,6 +20,7 @@ rows, and a row uses its own uniforms whatever the other rows do.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +28,17 @@ from tqdm import tqdm
 
 import theory
 from simulate.draws import Streams, categorical, streams
+from simulate.mechanism import laws_at, play_round
+from simulate.tables import LARGEST_RECORDS, Plan, Walk, merge_of
 from theory.arrays import same_vocabulary, to_numpy, whole_number
 from theory.chains import check_depth
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+TABLES_PAY = 2
+"""Tables are built if they have at most half as many bins as the mechanism would compute masses: a bin costs about
+.2 µs to build, a mass .1 to .5 µs to use."""
 
 
 class Decoded(NamedTuple):
@@ -50,71 +60,6 @@ class DecodedRound(NamedTuple):
     """Shape (B, L+1): the round's output, continued with the target where it is shorter."""
     accepted: Integers
     """Shape (B,): accepted drafts."""
-
-
-def _laws(chain: theory.Chain, tokens: Integers, lengths: Integers) -> Floats:
-    return np.asarray(to_numpy(theory.conditional_at(chain, tokens, lengths)), dtype=np.float64)
-
-
-def _play_round(
-    target: theory.Chain,
-    draft: theory.Chain,
-    verifier: theory.AnyVerifier,
-    length: int,
-    tokens: Integers,
-    lengths: Integers,
-    draws: Streams,
-) -> tuple[Integers, Integers]:
-    """One round of every unfinished row, written into `tokens`; accepted drafts and new lengths, both (B,).
-
-    Finished rows get −1 accepted drafts. Uniforms are drawn for all rows, so that a row's draws are its own.
-    """
-    count, end = tokens.shape
-    u_draft, u_accept = draws.draft.random((count, length)), draws.acceptance.random((count, length))
-    u_residual, u_bonus = draws.residual.random(count), draws.bonus.random(count)
-    block = np.minimum(length, end - lengths)
-    width = int(block.max())
-    p = np.zeros((width, count, target.vocab_size))
-    q = np.zeros_like(p)
-    for i in range(width):
-        rows = np.flatnonzero(block > i)
-        at = lengths[rows] + i
-        q[i, rows] = _laws(draft, tokens[rows], at)
-        tokens[rows, at] = categorical(q[i, rows], u_draft[rows, i])
-
-    accepted = np.zeros(count, dtype=np.int64)
-    running = block > 0
-    for i in range(width):
-        rows = np.flatnonzero(block > i)
-        at = lengths[rows] + i
-        p[i, rows] = _laws(target, tokens[rows], at)
-        if verifier.stateful:
-            continue
-        f = to_numpy(theory.acceptance_of(verifier, p[i, rows], q[i, rows], i))
-        f = np.take_along_axis(f, tokens[rows, at][:, None], axis=-1)[:, 0]
-        running[rows] &= u_accept[rows, i] < f
-        accepted += running & (block > i)
-
-    weights: np.ndarray[Any, Any] | None = None
-    if verifier.stateful and width:
-        columns = np.minimum(lengths[:, None] + np.arange(width), end - 1)
-        drafted = np.take_along_axis(tokens, columns, axis=1)
-        found = theory.block_tests(verifier, drafted, p.swapaxes(0, 1), q.swapaxes(0, 1), block)
-        accepted = theory.last_success(found.success, u_accept[:, :width])
-        weights = found.weights
-    rows = np.flatnonzero(accepted < block)
-    place = accepted[rows]
-    if len(rows):
-        weight = None if weights is None else weights[rows, place]
-        residual = to_numpy(verifier.step(p[place, rows], q[place, rows], place, weight).residual)
-        tokens[rows, lengths[rows] + place] = categorical(residual, u_residual[rows])
-    room = (accepted == length) & (lengths + length < end)
-    rows = np.flatnonzero(room)
-    if len(rows):
-        tokens[rows, lengths[rows] + length] = categorical(
-            _laws(target, tokens[rows], lengths[rows] + length), u_bonus[rows]
-        )
-    return np.where(block > 0, accepted, -1), lengths + accepted + (accepted < block) + room
 
 
 def decode(
@@ -142,6 +87,7 @@ def decode(
     batch : int
         B ≥ 0.
     rng : numpy.random.Generator or Streams
+        A generator draws from tables where they apply and pay; streams always play the mechanism (see the module).
     progress : bool
         Show a bar of decoded tokens.
 
@@ -159,12 +105,18 @@ def decode(
     Source: THEORY 1 and 6. Oracle: `theory.analyse_sequence`.
     """
     length, tokens, batch = _checked_sizes(target, draft, length, tokens, tokens, batch)
+    plan = _plan(target, draft, verifier, length, tokens, batch, rng, repeat=True)
+    if plan is not None:
+        with tqdm(total=batch * tokens, unit="token", disable=not progress) as bar:
+            run = _sequences(plan.build(verifier), batch, _child(rng))
+            bar.update(batch * tokens)
+        return run
     draws = streams(rng)
     out, lengths = np.zeros((batch, tokens), dtype=np.int64), np.zeros(batch, dtype=np.int64)
     accepted: list[Integers] = []
     with tqdm(total=batch * tokens, unit="token", disable=not progress) as bar:
         while batch and int(lengths.min()) < tokens:
-            kept, after = _play_round(target, draft, verifier, length, out, lengths, draws)
+            kept, after = play_round(target, draft, verifier, length, out, lengths, draws)
             accepted.append(kept)
             bar.update(int((after - lengths).sum()))
             lengths = after
@@ -204,17 +156,120 @@ def decode_round(
     length, end, batch = _checked_sizes(target, draft, length, depth + length + 1, depth + length, batch)
     if start.ndim not in (1, 2) or (start.ndim == 2 and len(start) != batch):
         raise ValueError(f"prefix must have shape (d,) or ({batch}, d), got {start.shape}")
+    bad = np.argwhere((start < 0) | (start >= target.vocab_size))
+    if len(bad):
+        raise ValueError(
+            f"prefix {bad[0].tolist()} is token {start[tuple(bad[0])]}; tokens lie in 0…{target.vocab_size - 1}"
+        )
+    plan = _plan(target, draft, verifier, length, length + 1, batch, rng, repeat=False, depth=depth)
+    if plan is not None:
+        walk = plan.build(verifier)
+        return DecodedRound(*walk.rounds(walk.start(np.atleast_2d(start), batch), _child(rng)))
     draws = streams(rng)
     out = np.zeros((batch, end), dtype=np.int64)
     out[:, :depth] = start
     if batch == 0:
         return DecodedRound(out[:, depth:], np.zeros(0, dtype=np.int64))
-    kept, lengths = _play_round(target, draft, verifier, length, out, np.full(batch, depth), draws)
+    kept, lengths = play_round(target, draft, verifier, length, out, np.full(batch, depth), draws)
     while int(lengths.min()) < end:
         u, rows = draws.bonus.random(batch), np.flatnonzero(lengths < end)
-        out[rows, lengths[rows]] = categorical(_laws(target, out[rows], lengths[rows]), u[rows])
+        out[rows, lengths[rows]] = categorical(laws_at(target, out[rows], lengths[rows]), u[rows])
         lengths = lengths + (lengths < end)
     return DecodedRound(out[:, depth:], kept)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledRound:
+    """Rounds of one pair of chains from the start of a sequence, drawn from tables; see `compile_round`."""
+
+    walk: Walk
+
+    def run(self, batch: int, rng: np.random.Generator) -> DecodedRound:
+        """As `decode_round`, with the generator itself; the same seed gives the same rounds."""
+        batch = whole_number(batch, "batch", 0)
+        return DecodedRound(*self.walk.rounds(self.walk.start(np.zeros((1, 0), dtype=np.int64), batch), rng))
+
+
+def compile_round(
+    target: theory.Chain, draft: theory.Chain, verifier: theory.AnyVerifier, length: int
+) -> CompiledRound:
+    """Tables of one round, to be drawn from any number of times.
+
+    Parameters
+    ----------
+    target, draft : IIDChain, MarkovChain or TabularChain
+    verifier : Verifier
+        Token-wise.
+    length : int
+        L ≥ 1.
+
+    Raises
+    ------
+    TypeError
+        For other chains.
+    ValueError
+        As `decode_round`; for a verifier that carries a weight; for tables of more than `tables.LARGEST_RECORDS` bins.
+
+    Notes
+    -----
+    16 bytes and about .2 µs a bin, 2^⌈log₂ 2V⌉ bins for each position and context: .05 MB for V = 16, 200 MB for
+    V = 1024 between Markov chains at L = 5. Oracle: `theory.analyse_round`.
+
+    >>> p, q = theory.IIDChain([0.5, 0.3, 0.2]), theory.IIDChain([0.2, 0.3, 0.5])
+    >>> rounds = compile_round(p, q, theory.Verifier(theory.Lossless()), 3)
+    >>> rounds.run(1000, np.random.default_rng(0)).tokens.shape
+    (1000, 4)
+    """
+    length, _, _ = _checked_sizes(target, draft, length, length + 1, length, 0)
+    return CompiledRound(Plan(target, draft, length, length + 1, repeat=False).build(verifier))
+
+
+def _plan(
+    target: theory.Chain,
+    draft: theory.Chain,
+    verifier: theory.AnyVerifier,
+    length: int,
+    tokens: int,
+    batch: int,
+    rng: np.random.Generator | Streams,
+    *,
+    repeat: bool,
+    depth: int = 0,
+) -> Plan | None:
+    """Tables for this run, or None where only the mechanism will do or is cheaper."""
+    if not isinstance(rng, np.random.Generator) or verifier.stateful or batch == 0:
+        return None
+    if merge_of(target, draft) is None:
+        return None
+    plan = Plan(target, draft, length, tokens, repeat, depth)
+    pays = TABLES_PAY * plan.records <= batch * tokens * target.vocab_size
+    return plan if pays and plan.records <= LARGEST_RECORDS else None
+
+
+def _child(rng: Any) -> np.random.Generator:
+    """A generator of its own, so that a second call with the same `rng` draws anew."""
+    child: np.random.Generator = rng.spawn(1)[0]
+    return child
+
+
+def _sequences(walk: Walk, batch: int, rng: np.random.Generator) -> Decoded:
+    """Rounds read off a walk: each ends at a return to position 0, with as many accepted drafts as it had then."""
+    start = walk.start(np.zeros((1, 0), dtype=np.int64), batch)
+    tokens, places = walk.run(start, rng)
+    accepted, after = places[:-1], places[1:]
+    ended = after == 0
+    # The end of the sequence cuts a round off after a draft that was kept.
+    kept = np.where(ended, accepted, after)[-1]
+    ended[-1] = True
+    calls = ended.sum(axis=0)
+    table = np.full((batch, int(calls.max())), -1, dtype=np.int64)
+    found = np.zeros(batch, dtype=np.int64)
+    for step in range(len(ended)):
+        at = np.flatnonzero(ended[step])
+        table[at, found[at]] = accepted[step, at]
+        found[at] += 1
+    table[np.arange(batch), calls - 1] = kept
+    return Decoded(tokens, table, calls)
 
 
 def sample(

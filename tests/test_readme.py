@@ -15,11 +15,11 @@ BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\nprints\n\n```text\n(.*?)```)?", 
 
 
 def test_every_example_is_found() -> None:
-    assert len(BLOCKS) == 3
-    assert [bool(output) for _, output in BLOCKS] == [True, False, True]
+    assert len(BLOCKS) == 4
+    assert [bool(output) for _, output in BLOCKS] == [True, False, True, True]
 
 
-@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("index", range(4))
 def test_example(index: int) -> None:
     code, output = BLOCKS[index]
     printed = io.StringIO()

@@ -1,6 +1,7 @@
 """Annealing: why relaxing early positions lowers the bound, in closed form.
 
-If acceptance rates α_i and the overlap β = 1 − TV(p, q) do not depend on the prefix and α_i ≥ β (THEORY 4, [proved]),
+If acceptance rates α_i and the overlap β = 1 − TV(p, q) do not depend on the prefix and α_i ≥ β [proved:
+`prove_closed_form`],
 
     B = (1 − β)·N − β·(1 − S_L),    S_i = Π_{j≤i} α_j,    N = Σ S_i,
 
@@ -23,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from theory.arrays import first_index, real_number
+from theory.arrays import first_index, real_array, real_number
 from theory.numbers import Bound
 from theory.schedules import Schedule
 
 
 def _rates(rates: Any) -> Schedule:
-    values = np.atleast_1d(np.asarray(rates, dtype=np.float64))
+    values = np.atleast_1d(real_array(rates, "rates"))
     bad = ~((values >= 0) & (values <= 1))
     if values.ndim != 1 or bad.any():
         index = first_index(bad) if bad.any() else ()

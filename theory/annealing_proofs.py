@@ -1,7 +1,7 @@
 """Proofs about several positions: the closed form of the bound, annealing, COOL-SD's Prop. 2 and where it ends.
 
 As in `proofs`, every statement is an identity in symbols and a search over exact rational rounds. With acceptance rates
-α_i that do not depend on the prefix, overlap β, S_i = Π α, N = Σ S_i (THEORY 4):
+α_i that do not depend on the prefix, overlap β, S_i = Π α, N = Σ S_i:
 
 * closed form   B = (1−β) N − β (1 − S_L)
 * annealing     (dS_L/dα_i)/(dN/dα_i) = S_L / Σ_{k≥i} S_k increases in i: acceptance belongs early, at every L
@@ -77,7 +77,7 @@ def prove_closed_form(length: int, rates_offset: Any = 0) -> Proof:
     count, failure = first_failure(cases())
     return Proof(
         f"B = (1−β) N − β (1 − S_L) at L = {length}",
-        "THEORY 4",
+        "closed form of the bound, this project",
         identity and failure is None,
         f"identity in α_1…α_{length}, β; {count} rational rounds on 3 tokens",
         failure,
@@ -135,7 +135,7 @@ def prove_annealing(length: int) -> Proof:
     count, failure = first_failure(cases())
     return Proof(
         f"dS_L/dN along α_i is S_L / Σ_{{k≥i}} S_k, increasing in i, at L = {length}",
-        "THEORY 4; COOL-SD 2601.09212, Prop. 2 is L = 2",
+        "annealing at every L, this project; COOL-SD 2601.09212, Prop. 2 is L = 2",
         identities and rising and failure is None,
         f"{length} identities and {length - 1} signs in α_1…α_{length}; {count} exact moves at equal N",
         failure,

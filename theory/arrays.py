@@ -14,6 +14,7 @@ ValueError: target: row (1,) sums to 1.25, not 1; divide the row by its sum
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -31,18 +32,35 @@ def as_floats(values: Any) -> Array:
     """Floating array of at least single precision; lists become NumPy float64.
 
     Half-precision input is widened to float32, because acceptance ratios of small masses are lost in
-    float16 and bfloat16; integers become float64.
+    float16 and bfloat16; integers become float64. TypeError for complex numbers, whose imaginary part a cast would
+    drop.
     """
     if not is_array_api_obj(values):
-        values = np.asarray(values, dtype=np.float64)
+        values = real_array(values, "an array of laws")
     if isinstance(values, np.generic):
         values = np.asarray(values)
     xp = array_namespace(values)
+    if xp.isdtype(values.dtype, "complex floating"):
+        raise TypeError(f"expected real numbers, got dtype {values.dtype}; probabilities are real")
     if not xp.isdtype(values.dtype, "real floating"):
         return xp.astype(values, xp.float64)
     if xp.finfo(values.dtype).bits < 32:
         return xp.astype(values, xp.float32)
     return values
+
+
+def real_array(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """float64 NumPy array of real numbers; TypeError for complex ones, text or what is no array of numbers."""
+    array = to_numpy(values)
+    if array.dtype.kind not in "biuf" and array.size:
+        # Python integers beyond 64 bits and exact fractions arrive as objects.
+        exact = array.dtype.kind == "O" and all(isinstance(x, numbers.Real) for x in array.flat)
+        if not exact:
+            raise TypeError(f"{name} must be real numbers, got {array.dtype} of shape {array.shape}")
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        raise ValueError(f"{name} holds an integer beyond the range of float64") from None
 
 
 def first_index(mask: Array) -> tuple[int, ...]:
@@ -115,10 +133,13 @@ def whole_number(value: Any, name: str, least: int) -> int:
 
 
 def real_number(value: Any, name: str, *, least: float = -math.inf, most: float = math.inf) -> float:
-    """Check a finite real argument against its range."""
+    """Check a finite real argument (no bool, no text, no complex number) against its range."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
     try:
+        if isinstance(value, (bool, str, bytes)) or kind in "bc":
+            raise TypeError
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be a real number, got {value!r}") from None
     if not math.isfinite(number) or not least <= number <= most:
         raise ValueError(f"{name} must be finite and lie in [{least}, {most}], got {value!r}")
@@ -154,6 +175,7 @@ __all__ = [
     "first_index",
     "positions_column",
     "probabilities",
+    "real_array",
     "real_number",
     "same_vocabulary",
     "to_numpy",

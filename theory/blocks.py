@@ -1,7 +1,7 @@
 """Block verification: the whole drafted block is verified together, lossless or relaxed.
 
 A round carries a weight s, s = 1 at its start, along the drafted block x_1…x_L. With s' the next weight of each token
-and Q_i the draft mass of a prefix (THEORY 7)
+and Q_i the draft mass of a prefix (Sun et al. 2024)
 
 * M_i = s_i − Σ_x q s',  h_i = M_i / (M_i + 1 − s_i)  (0/0 = 1),  h_L = s_L;
 * every index i = 0…L is tested with its own uniform, u_i < h_i; τ is the **last** success (h_0 = 1: there is one);
@@ -15,9 +15,9 @@ uses it so.
           next weight s'(x)                        residual                source
 ========  =======================================  ======================  ==================================
 block     min(1, s p/q)                            Norm[s p − q]_+         Sun et al. 2024 (lossless)
-capped    min(1, w s p/q), w the largest value     Norm[s p − q s']_+      this project (THEORY 7)
+capped    min(1, w s p/q), w the largest value     Norm[s p − q s']_+      this project
           ≤ ω_i with Σ q s' ≤ s
-lifted    min(1, s o/q), o = q f + R G of any      Norm[s o − q s']        this project (THEORY 7)
+lifted    min(1, s o/q), o = q f + R G of any      Norm[s o − q s']        this project
           token-wise verifier
 ========  =======================================  ======================  ==================================
 
@@ -40,7 +40,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from theory.arrays import Array, array_namespace, as_floats, device, positions_column, whole_number
+from theory.arrays import Array, array_namespace, as_floats, device, first_index, positions_column, whole_number
 from theory.numbers import Bound
 from theory.residuals import EMPTY_RESIDUAL, normalised_positive_part, optimal_residual
 from theory.rules import Position, Relaxed, accept_up_to
@@ -95,7 +95,7 @@ class CappedBlock:
     omega: Schedule
     constant: bool
     stateful: ClassVar[bool] = True
-    source: ClassVar[str] = "this project (THEORY 7); Sun et al. 2024 where omega = 1"
+    source: ClassVar[str] = "this project (relaxed block verification); Sun et al. 2024 where omega = 1"
     reconstructed: ClassVar[bool] = False
 
     def __init__(self, omega: Any) -> None:
@@ -114,12 +114,13 @@ class CappedBlock:
         if self.constant:
             position = np.zeros_like(np.asarray(position))
         omega = self.omega[positions_column(position, len(self.omega))][..., None]
-        factor = xp.asarray(omega, dtype=p.dtype, device=device(p))
+        # The largest number stands for ∞, in float32 for all that overflows there: s may be zero, and ∞·0 is no number.
+        finite = np.minimum(omega, float(xp.finfo(p.dtype).max))
+        factor = xp.asarray(finite, dtype=p.dtype, device=device(p))
         if bool(np.any(omega > 1)):
             factor = xp.minimum(factor, largest_factor(p, q, divisor))
-        # A token of target probability zero has weight zero, also in the limit ω = ∞.
-        charged = p > 0
-        mass = xp.where(charged, factor * s * xp.where(charged, p, xp.ones_like(p)), 0 * p)
+        # s p first, at most one: the product with the factor cannot overflow, and p = 0 stays 0 in the limit ω = ∞.
+        mass = factor * (s * p)
         return _step(mass, p, q, s, divisor)
 
 
@@ -129,7 +130,7 @@ class LiftedBlock:
 
     verifier: AnyVerifier
     stateful: ClassVar[bool] = True
-    source: ClassVar[str] = "this project (THEORY 7)"
+    source: ClassVar[str] = "this project (relaxed block verification)"
     reconstructed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -169,7 +170,8 @@ def capped_block(omega: Any) -> CappedBlock:
 
     Notes
     -----
-    Source: THEORY 7, this project. Oracle: plain recursion in rational arithmetic.
+    Source: this project; the realisable set of the module's head holds it. Oracle: plain recursion in rational
+    arithmetic.
     """
     return CappedBlock(omega)
 
@@ -178,7 +180,7 @@ def lifted_block(verifier: AnyVerifier) -> LiftedBlock:
     """Block verification against the output law o = q f + R G of any token-wise verifier.
 
     It needs no tuning, emits what the verifier itself would emit at every prefix, and accepts more. A lossless verifier
-    gives Sun et al. TypeError for a verifier that is not token-wise. Source: THEORY 7, this project.
+    gives Sun et al. TypeError for a verifier that is not token-wise. Source: this project, see the module.
     """
     return LiftedBlock(verifier)
 
@@ -188,6 +190,7 @@ def ratio_certificate(verifier: AnyVerifier, length: int) -> Bound:
 
     For `CappedBlock`; for `Verifier(Relaxed(ω))` with the optimal residual and its lifting; one for lossless verifiers.
     """
+    length = whole_number(length, "length", 1)
     if isinstance(verifier, LiftedBlock):
         return ratio_certificate(verifier.verifier, length)
     if verifier.lossless:
@@ -213,6 +216,23 @@ class BlockTests(NamedTuple):
     """h_0…h_L, the probability that the test of each index succeeds, shape (..., L+1); 0 beyond a row's own block."""
 
 
+def _drafted_tokens(tokens: Array, lengths: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Array:
+    """The drafted tokens, checked; what stands behind a row's own length (a placeholder, −1) becomes token 0."""
+    xp = array_namespace(tokens)
+    if not xp.isdtype(tokens.dtype, "integral"):
+        raise ValueError(f"tokens must be integers, got dtype {tokens.dtype}")
+    *batch, length, size = shape
+    if lengths.dtype.kind not in "iu" or np.any((lengths < 0) | (lengths > length)):
+        raise ValueError(f"lengths must be whole numbers in 0…{length}, one a row, got {lengths!r}")
+    behind = np.arange(length) >= np.broadcast_to(lengths, tuple(batch))[..., None]
+    tokens = xp.where(xp.asarray(behind, device=device(tokens)), xp.zeros_like(tokens), tokens)
+    bad = (tokens < 0) | (tokens >= size)
+    if bool(xp.any(bad)):
+        index = first_index(bad)
+        raise ValueError(f"token {index} is {int(tokens[index])}; drafted tokens lie in 0…{size - 1}")
+    return tokens
+
+
 def block_tests(
     verifier: AnyVerifier, tokens: Array, target_probs: Array, draft_probs: Array, lengths: Any = None
 ) -> BlockTests:
@@ -236,17 +256,21 @@ def block_tests(
     Raises
     ------
     ValueError
-        If the verifier carries no weight or the shapes do not match.
+        If the verifier carries no weight, the shapes do not match, a length lies outside 0…L, or a drafted token
+        outside the vocabulary.
     """
     if not verifier.stateful:
         raise ValueError(f"{verifier} verifies token by token; block_tests needs a block verifier")
     xp = array_namespace(target_probs, draft_probs)
-    shape, length = tuple(target_probs.shape), int(target_probs.shape[-2])
-    if tuple(draft_probs.shape) != shape or tuple(tokens.shape) != shape[:-1]:
+    shape = tuple(target_probs.shape)
+    if len(shape) < 2 or shape[-2] < 1 or tuple(draft_probs.shape) != shape or tuple(tokens.shape) != shape[:-1]:
         raise ValueError(
-            f"expected tokens (..., L) and laws (..., L, V), got {tuple(tokens.shape)}, {shape} and "
+            f"expected tokens (..., L) and laws (..., L, V) with L >= 1, got {tuple(tokens.shape)}, {shape} and "
             f"{tuple(draft_probs.shape)}"
         )
+    length = shape[-2]
+    drafted = np.full(shape[:-2], length) if lengths is None else np.asarray(lengths)
+    tokens = _drafted_tokens(tokens, drafted, shape)
     weight = xp.ones_like(target_probs[..., 0, 0])
     weights, left = [weight], []
     for i in range(length):
@@ -259,7 +283,6 @@ def block_tests(
     refused = ended + (1 - s)
     one = xp.ones_like(s)
     h = xp.where(refused > 0, ended / xp.where(refused > 0, refused, one), one)
-    drafted = np.full(shape[:-2], length) if lengths is None else np.asarray(lengths)
     last = xp.asarray(drafted, device=device(s))[..., None]
     index = xp.arange(length + 1, device=device(s))
     return BlockTests(s, xp.where(index < last, h, xp.where(index == last, s, 0 * one)))

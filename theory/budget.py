@@ -2,8 +2,8 @@
 
 Let h_t be all that has happened before the draft token of step t is looked at and K_h the law of x_t given h_t. If
 every path satisfies Σ_t D(K_{h_t}, p) ≤ ε, then D(P̂_{1:T}, P_{1:T}) ≤ ε for D = TV, KL(out‖p) and KL(p‖out)
-[proved, THEORY 6]; for TV also TV ≤ 1 − Π(1 − b_t). A step's price b is that divergence of its output law
-o = q f + R G from p.
+[proved, this project: the chain rule of D, and its convexity over what h_t hides]; for TV also TV ≤ 1 − Π(1 − b_t). A
+step's price b is that divergence of its output law o = q f + R G from p.
 
 ==============  ========================================================================================
 mode            relaxed, and charged b
@@ -42,7 +42,7 @@ from theory.arrays import Array, array_namespace, as_floats, device, real_number
 from theory.distances import kl_divergence, total_variation
 from theory.numbers import Bound
 from theory.rules import Lossless
-from theory.sequences import checked_sequences, offset_steps, safe_log
+from theory.sequences import by_token, checked_sequences, offset_steps, safe_log
 from theory.verifiers import AnyVerifier, Verifier
 
 Ledger: TypeAlias = Literal["tv", "kl", "reverse_kl"]
@@ -52,6 +52,14 @@ PRICE_NOISE = 8.0
 """A price below this many machine epsilons is zero: rounding of a sum of |o − p| over rows that sum to one."""
 
 LOSSLESS = Verifier(Lossless())
+
+
+def _widened(rows: Any) -> Array:
+    """Laws in float64, normalised: in float32 a KL below 1e-6 is rounding, and a thousand steps of it would be free."""
+    rows = as_floats(rows)
+    xp = array_namespace(rows)
+    wide = xp.astype(rows, xp.float64)
+    return wide / xp.sum(wide, axis=-1, keepdims=True)
 
 
 class Decision(NamedTuple):
@@ -128,6 +136,7 @@ class Budgeted:
         Parameters
         ----------
         p, q : array, shape (..., V)
+            In any precision; prices and ledger are kept in float64.
         spent : array, shape (...)
             The ledger so far, zero at the first token of a sequence.
         offset : integer array, shape (...)
@@ -137,7 +146,7 @@ class Budgeted:
         closed : Boolean array, shape (...)
             Of the last decision, False at the first token.
         """
-        p, q = as_floats(p), as_floats(q)
+        p, q = _widened(p), _widened(q)
         xp = array_namespace(p, q)
         _, output, _ = offset_steps(self.verifier, p, q, length, None)
         prices = self.prices(output, p[..., None, :])
@@ -181,7 +190,7 @@ def budgeted(verifier: AnyVerifier, epsilon: float, ledger: Ledger = "tv", mode:
 
     Notes
     -----
-    Source: THEORY 6, this project. Oracle: plain recursion over (prefix, offset, spent).
+    Source: this project, the budget theorem at the module's head. Oracle: plain recursion over (prefix, offset, spent).
     """
     return Budgeted(verifier, epsilon, ledger, mode)
 
@@ -226,7 +235,8 @@ def filter_budget(tokens: Any, target_probs: Any, draft_probs: Any, rule: Budget
 
     Notes
     -----
-    Source: THEORY 6. Oracle: `analyse_budgeted` on chains small enough to enumerate.
+    Source: the offset recursion of `theory.sequences`, steps mixed by θ. Oracle: `analyse_budgeted` on chains small
+    enough to enumerate.
     """
     if not rule.by_prefix:
         raise ValueError(
@@ -234,6 +244,7 @@ def filter_budget(tokens: Any, target_probs: Any, draft_probs: Any, rule: Budget
             "'prefix' or 'prefix_partial', or analyse_budgeted on small chains"
         )
     xp, ids, p, q, length = checked_sequences(tokens, target_probs, draft_probs, length)
+    p, q = _widened(p), _widened(q)
     batch = tuple(ids.shape[:-1])
     a = xp.zeros((*batch, length + 1), dtype=p.dtype, device=device(p))
     a[..., 0] = 1.0
@@ -262,7 +273,7 @@ def filter_budget(tokens: Any, target_probs: Any, draft_probs: Any, rule: Budget
         mass = xp.sum(a, axis=-1)
         total, own = total + safe_log(mass), own + safe_log(px)
         a = a / xp.where(mass > 0, mass, xp.ones_like(mass))[..., None]
-    return BudgetFilter(total, own, *(xp.stack(row, axis=-1) for row in rows))
+    return BudgetFilter(total, own, *(by_token(row, own) for row in rows))
 
 
 def budgeted_log_likelihood(tokens: Any, target_probs: Any, draft_probs: Any, rule: Budgeted, length: int) -> Array:

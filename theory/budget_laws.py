@@ -153,8 +153,11 @@ def analyse_budgeted(target: Chain, draft: Chain, rule: Budgeted, length: int, t
 
     Notes
     -----
-    Source: THEORY 6, this project. Oracle: plain recursion over (prefix, offset, spent) in rational arithmetic.
+    Source: this project, budget theorem of `theory.budget`. Oracle: plain recursion over (prefix, offset, spent) in
+    rational arithmetic.
     """
+    if not isinstance(rule, Budgeted):
+        raise TypeError(f"expected budgeted(verifier, epsilon, ...), got {rule!r}")
     length, tokens = whole_number(length, "length", 1), whole_number(tokens, "tokens", 1)
     for chain, name in ((target, "target"), (draft, "draft")):
         check_depth(chain, tokens, name, f"a sequence of {tokens} tokens")

@@ -25,7 +25,7 @@ import numpy as np
 from theory.arrays import probabilities, to_numpy, whole_number
 from theory.numbers import Bound, Exact
 from theory.rules import Lossless
-from theory.trees import Sampling, check_sampling, sibling_steps
+from theory.trees import LARGEST_TREE, Sampling, check_sampling, sibling_steps
 from theory.verifiers import Verifier
 
 LARGEST_CANDIDATES = 200_000
@@ -116,6 +116,8 @@ def best_acceptance(p: Any, q: Any, k: int, sampling: Sampling = "without_replac
     if p.ndim != 1 or q.shape != p.shape:
         raise ValueError(f"expected p and q of one shape (V,), got {p.shape} and {q.shape}")
     k = whole_number(k, "k", 1)
+    if k > LARGEST_TREE:
+        raise ValueError(f"k is {k}; more than {LARGEST_TREE} candidates are no tree a decoder can verify")
     check_sampling(sampling)
     sets = candidate_law(q, k, sampling)
     weights = np.array(list(sets.values()))

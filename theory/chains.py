@@ -280,6 +280,26 @@ def check_depth(chain: Chain, needed: int, name: str, why: str) -> None:
         raise ValueError(f"the {name} has {chain.depth} levels but {why} needs {needed}; give it more levels")
 
 
+def next_laws(chain: Chain, prefixes: np.ndarray[Any, Any], name: str) -> Array:
+    """`chain.conditional`, its rows checked where the chain is not one of this module's own.
+
+    Raises
+    ------
+    ValueError
+        For another shape than (n, V), or rows that are no probabilities.
+    """
+    rows = chain.conditional(prefixes)
+    if isinstance(chain, (TabularChain, MarkovChain, IIDChain)):
+        return rows
+    checked = probabilities(rows, f"{name}.conditional after {prefixes.shape[1]} tokens")
+    if tuple(checked.shape) != (len(prefixes), chain.vocab_size):
+        raise ValueError(
+            f"{name}.conditional gave shape {tuple(checked.shape)} for {len(prefixes)} prefixes, expected "
+            f"{(len(prefixes), chain.vocab_size)}: one law for each prefix"
+        )
+    return checked
+
+
 def joint_layers(target: Chain, draft: Chain, tokens: int, *, enumerate_prefixes: bool = False) -> Iterator[Layer]:
     """Walk both chains together, one layer per token.
 
@@ -296,13 +316,15 @@ def joint_layers(target: Chain, draft: Chain, tokens: int, *, enumerate_prefixes
     Raises
     ------
     ValueError
-        If the vocabularies differ, or if V**tokens exceeds `LARGEST_LAW` and prefixes must be enumerated.
+        If the vocabularies differ, if V**tokens exceeds `LARGEST_LAW` and prefixes must be enumerated, or if a chain
+        from outside this module answers with rows that are no probabilities.
     """
     same_vocabulary(target.vocab_size, draft.vocab_size)
     tokens = whole_number(tokens, "tokens", 1)
     size = target.vocab_size
     pair = (target, draft)
-    first = [chain.conditional(np.zeros((1, 0), int)) for chain in pair]
+    names = ("target", "draft")
+    first = [next_laws(chain, np.zeros((1, 0), int), name) for chain, name in zip(pair, names, strict=True)]
     if not enumerate_prefixes and all(isinstance(chain, IIDChain) for chain in pair):
         for _ in range(tokens):
             yield Layer(first[0], first[1], _fold_none)
@@ -322,7 +344,7 @@ def joint_layers(target: Chain, draft: Chain, tokens: int, *, enumerate_prefixes
         )
     for i in range(tokens):
         rows = [
-            chain.level(i) if isinstance(chain, TabularChain) else chain.conditional(all_prefixes(size, i))
-            for chain in pair
+            chain.level(i) if isinstance(chain, TabularChain) else next_laws(chain, all_prefixes(size, i), name)
+            for chain, name in zip(pair, names, strict=True)
         ]
         yield Layer(rows[0], rows[1], _fold_all)

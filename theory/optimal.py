@@ -5,7 +5,7 @@ With λ*(cx) the price of token x after the round's prefix c (`theory.frontier`)
     f(x|c) = 1 if λ*(cx) > λ,    min(1, p/q) if λ*(cx) < λ,    G = Norm[p − q f]_+ ,
 
 and where λ*(cx) = λ it takes f = (1 − θ) min(1, p/q) + θ. All θ ∈ [0, 1] give points of one edge of the frontier, and
-B is continuous and increasing in θ, so that θ meets a budget of B exactly (THEORY 5, [proved]).
+B is continuous and increasing in θ, so that θ meets a budget of B exactly [proved].
 
 Between Markov or independent chains λ* depends on position and token only and the rule is an ordinary one. Otherwise it
 needs the prefix drafted in the running round, which travels as the verifier's *weight*: a code that starts at 1 and
@@ -35,6 +35,7 @@ from theory.arrays import (
     device,
     positions_column,
     probabilities,
+    real_array,
     real_number,
     same_vocabulary,
 )
@@ -92,7 +93,7 @@ class OptimalVerifier:
     expected_accepted: float
     prices: tuple[Floats, ...] = field(repr=False)
     stateful: bool
-    source: ClassVar[str] = "dynamic programme over all token-wise acceptance functions (THEORY 5)"
+    source: ClassVar[str] = "dynamic programme over all token-wise acceptance functions (this project)"
     reconstructed: ClassVar[bool] = False
     _flat: Floats = field(init=False, repr=False)
     _starts: Any = field(init=False, repr=False)
@@ -194,7 +195,8 @@ def optimal_verifier(
 
     Notes
     -----
-    Source: THEORY 5. Oracle: `analyse_round` of the verifier, and the frontier's own vertices.
+    Source: this project, bang-bang optimality at the module's head. Oracle: `analyse_round` of the verifier, and the
+    frontier's own vertices.
     """
     from scipy.optimize import brentq
 
@@ -244,17 +246,24 @@ class TableVerifier:
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        size = self.acceptance[0].shape[-1]
+        if len(self.acceptance) == 0 or len(self.acceptance) != len(self.residual):
+            raise ValueError(
+                f"give one table of acceptance and one residual for each position, at least one, got "
+                f"{len(self.acceptance)} and {len(self.residual)}"
+            )
+        size = np.shape(self.acceptance[0])[-1]
         for name in ("acceptance", "residual"):
-            tables = tuple(np.asarray(x, dtype=np.float64) for x in getattr(self, name))
+            tables = tuple(real_array(x, name) for x in getattr(self, name))
             for i, table in enumerate(tables):
                 if table.shape != (size**i, size):
                     raise ValueError(f"{name}[{i}] has shape {table.shape}, expected {(size**i, size)}")
             object.__setattr__(self, name, tables)
         rule, other = (np.concatenate(x, axis=0) for x in (self.acceptance, self.residual))
         bad = ~((rule >= 0) & (rule <= 1))
-        if len(other) != len(rule) or bad.any():
-            raise ValueError(f"acceptance must lie in [0, 1], one table a residual; {int(bad.sum())} entries do not")
+        if bad.any():
+            raise ValueError(
+                f"acceptance must lie in [0, 1]; {int(bad.sum())} entries do not, the first {rule[bad][0]}"
+            )
         probabilities(other, "residual")
 
     def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:

@@ -2,7 +2,8 @@
 
 The step's law is o = q f + R G, R = Σ q (1 − f). Which G is best depends on how o is compared with p:
 
-* **TV** [proved]: the least is Σ [q f − p]_+, reached exactly on the polytope {G : R G ≤ [p − q f]_+} (THEORY 2).
+* **TV** [proved]: the least is Σ [q f − p]_+, reached exactly on the polytope {G : R G ≤ [p − q f]_+} (COOL-SD
+  Theorem 2 has G*).
   G* = Norm[p − q f]_+ is one member, the only one iff nothing is over-accepted or one token only is under p.
 * **every f-divergence** Σ p φ(o/p) at once, KL in both directions, χ², Hellinger and TV among them: R G = [c p − q f]_+
   with c ≤ 1 (`theory.kl_residual`). It lies in the polytope, so the best KL costs no TV.
@@ -32,7 +33,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from theory.arrays import first_index, probabilities, to_numpy
+from theory.arrays import first_index, probabilities, real_array, to_numpy
 from theory.distances import kl_divergence, total_variation, transport_cost
 from theory.frontier import Floats
 from theory.solvers import load_cvxpy, solve
@@ -53,7 +54,7 @@ class Position(NamedTuple):
 
 def step_masses(p: Any, q: Any, f: Any) -> Position:
     rows = [to_numpy(probabilities(x, name)).astype(np.float64) for x, name in ((p, "p"), (q, "q"))]
-    f = np.asarray(to_numpy(f) if hasattr(f, "shape") else f, dtype=np.float64)
+    f = real_array(f, "f")
     if not rows[0].shape == rows[1].shape == f.shape or f.ndim != 1:
         raise ValueError(f"p, q and f must be one vector each, got {rows[0].shape}, {rows[1].shape} and {f.shape}")
     bad = ~((f >= 0) & (f <= 1))
@@ -63,14 +64,14 @@ def step_masses(p: Any, q: Any, f: Any) -> Position:
 
 
 def least_tv(p: Any, q: Any, f: Any) -> Floats:
-    """min over G of TV(q f + R G, p) = Σ [q f − p]_+ (THEORY 2), shapes (..., V) → (...)."""
-    p, q, f = (np.asarray(x, dtype=np.float64) for x in (p, q, f))
+    """min over G of TV(q f + R G, p) = Σ [q f − p]_+, shapes (..., V) → (...)."""
+    p, q, f = (real_array(x, name) for x, name in ((p, "p"), (q, "q"), (f, "f")))
     return np.asarray(np.clip(q * f - p, 0.0, None).sum(axis=-1))
 
 
 def chi2_divergence(o: Any, p: Any) -> float:
     """χ²(o‖p) = Σ (o − p)²/p over the tokens p charges, +∞ if o charges another one."""
-    o, p = np.asarray(o, dtype=np.float64), np.asarray(p, dtype=np.float64)
+    o, p = real_array(o, "o"), real_array(p, "p")
     if np.any((p == 0) & (o > 0)):
         return float("inf")
     return float(np.sum((o - p) ** 2 / np.where(p > 0, p, 1.0)))
@@ -78,7 +79,7 @@ def chi2_divergence(o: Any, p: Any) -> float:
 
 def polytope_excess(p: Any, q: Any, f: Any, residual: Any) -> float:
     """Largest R G − [p − q f]_+ over tokens: at most 0 (up to rounding) iff G reaches the least TV."""
-    at, g = step_masses(p, q, f), np.asarray(residual, dtype=np.float64)
+    at, g = step_masses(p, q, f), real_array(residual, "residual")
     return float(np.max(at.rejection * g - np.clip(at.p - at.accepted, 0.0, None)))
 
 
@@ -170,7 +171,7 @@ def _check(objective: Objective, at: Position, cost: Any) -> Floats | None:
         raise ValueError(f"infeasible: nothing is rejected and token {x} is never drafted, so KL(p||o) is infinite")
     if cost is None:
         return None
-    table = np.asarray(cost, dtype=np.float64)
+    table = real_array(cost, "cost")
     if table.shape != (len(at.p),) * 2 or not np.all(np.isfinite(table) & (table >= 0)):
         raise ValueError(f"cost must be finite, non-negative and of shape {(len(at.p),) * 2}, got {table.shape}")
     return table
@@ -243,7 +244,8 @@ def best_residual(
 
     Notes
     -----
-    Source: THEORY 2. Oracles: `least_tv` and `kl_residual`, which the programme does not use.
+    Source: the statements at the module's head. Oracles: `least_tv` and `kl_residual`, which the programme does not
+    use.
     """
     at = step_masses(p, q, f)
     costs = _check(objective, at, cost)

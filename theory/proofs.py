@@ -125,7 +125,7 @@ def prove_one_position_line(accept: Callable[[Any, Any, Any], Any] | None = None
     count, failure = first_failure(cases())
     return Proof(
         "TV(q f + R G*, p) + R = TV(p, q) + Σ (min(p, q) − min(p, q f)) for every f",
-        "Yin et al. 2411.00841 for f ≥ lossless; the waste term is THEORY 2",
+        "Yin et al. 2411.00841 for f ≥ lossless; the waste term is this project's",
         all(regimes) and failure is None,
         f"token by token in {len(regimes)} orders of p, q, q f; {count} rational cases on 3 tokens",
         failure,
@@ -252,7 +252,7 @@ def prove_ratio_cap(length: int = 2) -> Proof:
     count, failure = first_failure(cases())
     return Proof(
         "P̂/P ≤ Π max(1, ω_i) for f_i = min(1, ω_i p/q) with G*",
-        "THEORY 3",
+        "likelihood-ratio cap of a round, this project",
         one and failure is None,
         f"p − o = d·excess/short ≥ 0 where q f < p, reduced; {count} rational rounds on 2 tokens, L = {length}",
         failure,

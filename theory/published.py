@@ -139,7 +139,7 @@ _NEAR = "neighbour lists (V, k)"
 def _entries() -> list[_Entry]:
     minus, optimal = "Norm[p-q]+", "Norm[p-qf]+"
     lantern = "one of three branches, see LanternResidual"
-    ours = "this project, THEORY 4"
+    ours = "this project (excess schedule)"
     return [
         _Entry("lossless", Lossless(), "min(1, p/q)", minus, ""),
         _Entry("uniform", Relaxed(1.5), "min(1, w p/q)", optimal, "w >= 1"),

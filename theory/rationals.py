@@ -155,12 +155,22 @@ def rational_round(target: Conditional, draft: Conditional, step: RationalStep, 
 
     Notes
     -----
-    Source: THEORY 3. Oracle: a second recursion of this kind lives in the tests, and `analyse_round` agrees.
+    Source: the round as `theory.rounds` defines it. Oracle: a second recursion of this kind lives in the tests, and
+    `analyse_round` agrees.
     """
     drafting: dict[Prefix, Fraction] = {(): ONE}
     whole: dict[Prefix, Fraction] = {(): ONE}
     own: dict[Prefix, Fraction] = {(): ONE}
     survival, bound = [], ZERO
+    seen: dict[tuple[int, ...], tuple[tuple[Law, ...], Law, Fraction]] = {}  # by identity: hashing costs as much
+
+    def emission(*laws: Law) -> tuple[Law, Fraction]:
+        key = tuple(map(id, laws))
+        if key not in seen:
+            emitted = output(*laws[1:])
+            seen[key] = laws, emitted, distance(emitted, laws[0])  # the laws are kept, so that no id is used again
+        return seen[key][1:]
+
     for _ in range(length):
         grown: tuple[dict[Prefix, Fraction], ...] = ({}, {}, {})
         for prefix, mass in whole.items():
@@ -169,8 +179,8 @@ def rational_round(target: Conditional, draft: Conditional, step: RationalStep, 
             accepted, emitted = p, p
             if alive:
                 accepted, residual = step(prefix, p, draft(prefix))
-                emitted = output(accepted, residual)
-                bound += alive * distance(emitted, p)
+                emitted, bias = emission(p, accepted, residual)
+                bound += alive * bias
             for x, a in enumerate(p):
                 key = (*prefix, x)
                 grown[0][key] = alive * accepted[x]
@@ -204,14 +214,11 @@ def better_residuals(accept: Callable[[Law, Law], Law], largest: int = 8) -> Ite
     """Rounds of two on three tokens: does a residual at position 2 with the bound of G* have a smaller exact TV?"""
 
     def step(second: Law | None) -> RationalStep:
-        def at(prefix: tuple[int, ...], p: Law, q: Law) -> tuple[Law, Law]:
-            a = accept(p, q)
-            return a, (second if second is not None and prefix else optimal(p, q, a))
-
-        return at
+        return lambda prefix, p, q: (accepted, second if second is not None and prefix else best_alone)
 
     for p, q in pairs(3, largest):
         accepted = accept(p, q)
+        best_alone = optimal(p, q, accepted)
         choices = set(one_step_optimal(p, accepted)) if sum(accepted, ZERO) < 1 else set()
         if len(choices) < 2:
             continue

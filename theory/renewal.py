@@ -7,7 +7,7 @@ then with u_t the probability that a round starts behind t tokens
 
     u_0 = 1,   u_{t+k+1} += u_t (S_k(t) − S_{k+1}(t))   (k < L),   u_{t+L+1} += u_t S_L(t),
 
-and expected calls are Σ_{t<T} u_t (THEORY 8: "for T tokens use renewal averages"; THEORY 6 is exact but needs
+and expected calls are Σ_{t<T} u_t (the offset recursion of `theory.sequences` is exact but needs
 sequences of the rule itself).
 
 Every round accepting with probability one half, L = 1, four tokens:
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.arrays import Array, array_namespace, first_index, whole_number
+from theory.arrays import Array, array_namespace, first_index, real_array, whole_number
 from theory.verifiers import AnyVerifier
 
 
@@ -44,7 +44,7 @@ def round_starts(survival: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     ValueError
         For entries outside [0, 1].
     """
-    s = np.asarray(survival, dtype=np.float64)
+    s = real_array(survival, "survival")
     if s.ndim < 2:
         raise ValueError(f"survival must have shape (..., T, L), got {s.shape}")
     count, length = s.shape[-2:]

@@ -1,6 +1,6 @@
 """What the freedom that TV leaves to the residual is worth at one position.
 
-All residuals with R G ≤ [p − q f]_+ have the least TV (THEORY 2). G* = Norm[p − q f]_+ is the usual one; here it
+All residuals with R G ≤ [p − q f]_+ have the least TV, Σ [q f − p]_+. G* = Norm[p − q f]_+ is the usual one; here it
 stands beside the member of least KL (`kl_residual`, in closed form) and the member of least transport cost in an
 embedding (`best_residual`, a linear programme). Both are best among all residuals too (transport: where
 staying costs nothing), so that neither costs TV.

@@ -1,7 +1,7 @@
 """Residual distributions: the law G of the replacement when a draft is rejected.
 
 With D = p − q f, min over G of TV(q f + R G, p) = Σ [q f − p]_+, reached by every G with R G ≤ [D]_+;
-G* = Norm[D]_+ is COOL-SD's (Theorem 2) and is one minimiser (THEORY 2). `kl_residual` is another, and minimises every
+G* = Norm[D]_+ is COOL-SD's (Theorem 2) and is one minimiser. `kl_residual` is another, and minimises every
 other f-divergence too. Plain functions (p, q, f) → G on the last axis. Where the positive part is empty (the draft
 covers the target), the residual is p.
 

@@ -38,7 +38,7 @@ from theory.arrays import Array, array_namespace, whole_number
 from theory.chains import LARGEST_LAW, Chain, Layer, check_depth, joint_layers
 from theory.distances import kl_divergence, max_ratio, total_variation
 from theory.numbers import Bound, Exact
-from theory.verifiers import AnyVerifier, Step
+from theory.verifiers import AnyVerifier, Step, check_verifier
 
 ROWS_AT_ONCE = 2**15
 """Entries of a layer processed together: the dozen temporaries of one step then stay in cache."""
@@ -52,6 +52,14 @@ class Laws:
     ----------
     law, target_law : array, shape (V,)*n
         Computed when first asked for (V**n entries); ValueError if there are too many to enumerate.
+
+    Notes
+    -----
+    Accuracy in float64, ε = 2.2e-16: every entry of a law to a few ε absolute, and to a few ε relative where accepted
+    drafts carry it. R = Σ q (1 − f) is a sum of roundings, so that mass which only residuals emit has the relative
+    error ε/R. A rejection probability below ε is lost altogether: a token of target probability 1e-17 that the draft
+    never proposes is then not emitted, and KL(P‖P̂) = ∞ although the verifier is lossless. TV and KL(P̂‖P) do not see
+    this above ε.
     """
 
     _laws: Callable[[], tuple[Array, Array]] = field(repr=False)
@@ -150,6 +158,7 @@ def layers_for(
     verifier: AnyVerifier, target: Chain, draft: Chain, tokens: int, enumerate_prefixes: bool = False
 ) -> Iterator[Layer]:
     """`joint_layers`, with every prefix kept apart for a verifier whose weight depends on the path."""
+    check_verifier(verifier)
     size = target.vocab_size
     if verifier.stateful and size**tokens > LARGEST_LAW:
         raise ValueError(
@@ -201,7 +210,8 @@ def analyse_round(target: Chain, draft: Chain, verifier: AnyVerifier, length: in
 
     Notes
     -----
-    Source: THEORY 3; the bound reconstructs COOL-SD Theorem 2. Oracle: plain recursion over single prefixes.
+    Source: identity and bound at the module's head; the bound reconstructs COOL-SD Theorem 2. Oracle: plain recursion
+    over single prefixes.
     """
     length = whole_number(length, "length", 1)
     check_depth(target, length + 1, "target", f"a round of {length} drafted tokens and one more")
@@ -304,7 +314,8 @@ def round_along_paths(
     """A round's law, survival and bound along paths drawn from the target.
 
     Averages over paths from the target are unbiased: E_P ratio = 1, E_P survival_ratio_i = S_i, E_P bias_i is the i-th
-    term of B, ½ E_P |ratio − 1| = TV(P̂, P), E_P ratio·log ratio = KL(P̂‖P), −E_P log ratio = KL(P‖P̂) (THEORY 3 with
+    term of B, ½ E_P |ratio − 1| = TV(P̂, P), E_P ratio·log ratio = KL(P̂‖P), −E_P log ratio = KL(P‖P̂) (the identity
+    of the module's head with
     importance weights; TV and KL(P̂‖P) need P̂ ≪ P). So a large vocabulary needs no enumeration.
 
     Parameters
@@ -325,6 +336,7 @@ def round_along_paths(
     -----
     Oracle: `analyse_round` on chains small enough to enumerate.
     """
+    check_verifier(verifier)
     length = whole_number(length, "length", 1)
     xp = array_namespace(target_probs, draft_probs)
     if tokens.shape[-1] < length or target_probs.shape[-2] < length or draft_probs.shape[-2] < length:

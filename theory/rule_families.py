@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from theory.arrays import as_floats, to_numpy
 from theory.published import lantern_verifier, published_verifier
 from theory.residuals import Branch, Residual, kl_residual, optimal_residual
 from theory.rules import (
@@ -43,6 +42,7 @@ from theory.rules import (
     Typical,
     nearest_neighbours,
 )
+from theory.rules.neighbours import codebook_rows
 from theory.schedules import exponential_schedule
 from theory.verifiers import AnyVerifier, Verifier
 
@@ -109,8 +109,8 @@ def rule_families(embedding: Any, length: int = 1) -> list[Family]:
     acceptance has ε = 1 and CSD no TV condition. LANTERN pools at most V/4 neighbours, LANTERN++ min(5, V/2), MuLo-SD
     V/4; the partition is complete-linkage clustering of the codebook.
     """
-    points = to_numpy(as_floats(embedding)).astype(np.float64)
-    if points.ndim != 2 or len(points) < 3:
+    points = codebook_rows(embedding)
+    if len(points) < 3:
         raise ValueError(f"embedding must have shape (V, D) with V >= 3, got {points.shape}")
     size = len(points)
     far = 1e-9 + 1.01 * float(np.sqrt(np.sum((points.max(axis=0) - points.min(axis=0)) ** 2)))

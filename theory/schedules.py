@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from theory.arrays import real_number, whole_number
+from theory.arrays import real_array, real_number, whole_number
 
 Schedule: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Normalisation: TypeAlias = Literal["arithmetic", "geometric", "first", "none"]
@@ -35,7 +35,7 @@ def check_schedule(omega: Any) -> Schedule:
     ValueError
         Naming the first offending position and its value.
     """
-    values = np.atleast_1d(np.array(omega, dtype=np.float64))
+    values = np.atleast_1d(real_array(omega, "omega").copy())
     if values.ndim != 1 or values.size == 0:
         raise ValueError(f"omega must be a number or a non-empty list of one per position, got shape {values.shape}")
     bad = np.flatnonzero(~(values >= 0))
@@ -53,7 +53,7 @@ def _floored(omega: Any, floor: float | None) -> Schedule:
 
 def uniform_schedule(length: int, omega: float) -> Schedule:
     """The same ω at every position (lenience; COOL-SD's UniformRSD)."""
-    return check_schedule(np.full(whole_number(length, "length", 1), omega, dtype=np.float64))
+    return check_schedule(np.full(whole_number(length, "length", 1), real_array(omega, "omega")))
 
 
 def exponential_schedule(
@@ -78,7 +78,7 @@ def exponential_schedule(
         "first": ω_1 = δ. "none": μ = 0.
     floor : float, optional
         Replace ω_i by max(floor, ω_i). With ``floor=1.0`` and a decreasing schedule the output law and the
-        bound stay the same and accepted length never falls (THEORY 4, the lossless floor).
+        bound stay the same and accepted length never falls (the lossless floor: ω_i < 1 only throws away acceptance).
 
     Raises
     ------
@@ -109,7 +109,7 @@ def linear_schedule(length: int, first: float, last: float, floor: float | None 
 def excess_schedule(length: int, excess: float, nu: float = 0.7) -> Schedule:
     """ω_i = 1 + d·e^{−ν i}, i = 1…L: an excess over lossless that decays and never falls below it.
 
-    This project's schedule (THEORY 4): with d ≥ 0 it is never below lossless, so nothing is wasted.
+    This project's schedule: with d ≥ 0 it is never below lossless, so nothing is wasted.
     """
     length = whole_number(length, "length", 1)
     excess = real_number(excess, "excess", least=0.0)

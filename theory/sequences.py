@@ -1,7 +1,7 @@
 """Many rounds: the exact law and likelihood of a whole sequence.
 
 The hidden state is the offset i ∈ {0…L}, the tokens accepted so far in the running round; a_0 = (1, 0, …, 0).
-For each token x_t (THEORY 6)
+For each token x_t
 
     a_{t+1}(i+1) = a_t(i) · q f_{i+1}(x_t)                                   (i < L)
     a_{t+1}(0)   = Σ_{i<L} a_t(i) · R_{i+1} G_{i+1}(x_t) + a_t(L) · p(x_t)
@@ -36,7 +36,7 @@ from theory.chains import Chain, check_depth, joint_layers
 from theory.distances import kl_divergence, total_variation
 from theory.numbers import Bound, Exact
 from theory.rounds import Laws, layers_for, row_blocks
-from theory.verifiers import AnyVerifier
+from theory.verifiers import AnyVerifier, check_verifier
 
 
 def offset_steps(verifier: AnyVerifier, p: Array, q: Array, length: int, weight: Array | None) -> Any:
@@ -112,7 +112,7 @@ class PredictiveAnalysis:
     kl_target_output: Array
 
 
-def _advance(mass: Array, accepted: Array, output: Array, p: Array) -> Array:
+def advance_offsets(mass: Array, accepted: Array, output: Array, p: Array) -> Array:
     """One step of the offset recursion for every next token: mass (m, L+1) → (m, V, L+1)."""
     xp = array_namespace(mass)
     inner = mass[:, :-1, None]
@@ -135,7 +135,7 @@ def _walk(
         accepted, output, weights = offset_steps(verifier, layer.target, layer.draft, length, weight)
         yield mass, layer, accepted, output
         pieces = [
-            _advance(mass[rows], accepted[rows], output[rows], layer.target[rows])
+            advance_offsets(mass[rows], accepted[rows], output[rows], layer.target[rows])
             for rows in row_blocks(len(mass), layer.target.shape[1] * length)
         ]
         mass = layer.fold(pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=0))
@@ -180,7 +180,7 @@ def analyse_sequence(target: Chain, draft: Chain, verifier: AnyVerifier, length:
 
     Notes
     -----
-    Source: THEORY 6. Oracle: plain recursion over prefixes and offsets.
+    Source: this project, the offset recursion at the module's head. Oracle: plain recursion over prefixes and offsets.
     """
     length, tokens = whole_number(length, "length", 1), whole_number(tokens, "tokens", 1)
     for chain, name in ((target, "target"), (draft, "draft")):
@@ -246,7 +246,7 @@ class OffsetFilter:
     step_bias, total_variation, kl_output_target, kl_target_output : array, shape (..., T)
         Posterior mean of TV(o_i, p); and TV(m_t, p), KL(m_t‖p), KL(p‖m_t) of the predictive law m_t.
         Averaged over sequences drawn from P̂ the first three estimate the exact expectations without bias,
-        over sequences from P the last one does (THEORY 6). NaN after a prefix the verifier cannot emit.
+        over sequences from P the last one does. NaN after a prefix the verifier cannot emit.
     """
 
     log_likelihood: Array
@@ -262,6 +262,12 @@ def safe_log(x: Array) -> Array:
     """log x, −∞ where x = 0."""
     xp = array_namespace(x)
     return xp.where(x > 0, xp.log(xp.where(x > 0, x, xp.ones_like(x))), -xp.inf * xp.ones_like(x))
+
+
+def by_token(row: list[Array], like: Array) -> Array:
+    """Values of T tokens, each (...), as (..., T); T may be zero."""
+    xp = array_namespace(like)
+    return xp.stack(row, axis=-1) if row else xp.zeros_like(like[..., None])[..., :0]
 
 
 def checked_sequences(
@@ -294,6 +300,7 @@ def checked_sequences(
 def _filter(
     tokens: Any, target_probs: Any, draft_probs: Any, verifier: AnyVerifier, length: int, details: bool
 ) -> tuple[Array, Array, list[list[Array]]]:
+    check_verifier(verifier)
     xp, ids, p, q, length = checked_sequences(tokens, target_probs, draft_probs, length)
     batch, count = tuple(ids.shape[:-1]), ids.shape[-1]
     a = xp.zeros((*batch, length + 1), dtype=p.dtype, device=device(p))
@@ -356,11 +363,10 @@ def filter_offsets(
 
     Notes
     -----
-    Source: THEORY 6. Oracle: `analyse_sequence` on chains small enough to enumerate.
+    Source: the offset recursion at the module's head. Oracle: `analyse_sequence` on chains small enough to enumerate.
     """
     log_likelihood, own, rows = _filter(tokens, target_probs, draft_probs, verifier, length, True)
-    xp = array_namespace(own)
-    return OffsetFilter(log_likelihood, own, *(xp.stack(row, axis=-1) for row in rows))
+    return OffsetFilter(log_likelihood, own, *(by_token(row, own) for row in rows))
 
 
 def sequence_log_likelihood(

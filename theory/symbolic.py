@@ -1,6 +1,6 @@
 """Symbolic rounds: bound, exact total variation, residual and accepted length as formulas in p, q and ω.
 
-The multiplicative rule f_i = min(1, ω_i p/q) with the optimal residual (THEORY 2, 3), on chains whose laws do
+The multiplicative rule f_i = min(1, ω_i p/q) with the optimal residual, on chains whose laws do
 not depend on the prefix: p and q on V = 2 or 3 tokens, ω_1…ω_L with L = 1, 2, 3. Two forms:
 
 * **general**: valid for every p, q, ω, in Min, Max, Abs and a case distinction for the empty residual. Full
@@ -137,7 +137,7 @@ def _general(p: Any, q: Any, omega: Any) -> tuple[Any, ...]:
 
 
 def _law_difference(p: Any, accepted: Any, biases: Any, path: tuple[int, ...]) -> Any:
-    """(P̂ − P)(x) = Σ_i A_{i−1} · bias_i(x_i) · Π_{k>i} p(x_k): the identity of THEORY 3."""
+    """(P̂ − P)(x) = Σ_i A_{i−1} · bias_i(x_i) · Π_{k>i} p(x_k): the telescoping identity of `theory.rounds`."""
     import sympy
 
     terms = []
@@ -170,7 +170,8 @@ def symbolic_round(size: int, length: int, over: Sequence[int] | None = None) ->
 
     Notes
     -----
-    Source: THEORY 2, 3; B is COOL-SD Theorem 2's object, **reconstructed**. Oracle: `analyse_round`, same numbers.
+    Source: one-position residual and round identity of `theory.rounds`; B is COOL-SD Theorem 2's object,
+    **reconstructed**. Oracle: `analyse_round`, same numbers.
     """
     import sympy
 

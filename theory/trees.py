@@ -1,10 +1,11 @@
 """Several candidates: the exact law of a static draft tree.
 
 A tree is a nested list: a node is the list of its children, so `[[], []]` is two siblings. A node reached with the
-accepted prefix c draws its k children from q(·|c), apart from every other node. Siblings are tried in order (THEORY 7):
+accepted prefix c draws its k children from q(·|c), apart from every other node. Siblings are tried in order:
 p^(1) = p and, with f^(j) the rule's acceptance of (p^(j), q^(j)) at the node's depth,
 
-    p^(j+1) = Norm[p^(j) − q^(j) f^(j)]_+      (the verifier's residual of (p^(j), q^(j), f^(j)))
+    p^(j+1) = Norm[p^(j) − q^(j) f^(j)]_+      (the verifier's residual of (p^(j), q^(j), f^(j)); a residual that
+                                                depends on the rejected token x gives G_x, one law after each x)
 
 where q^(j), the law of sibling j after siblings 1…j−1 were rejected, is q (`with_replacement`), q without the tokens
 already tried, renormalised (`without_replacement`), or the j-th most likely token of q for certain (`top_k`). The walk
@@ -27,6 +28,7 @@ if they must differ. How far that is from the best possible is `theory.best_acce
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -34,6 +36,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from theory.arrays import Array, array_namespace, device, same_vocabulary
 from theory.chains import Chain, check_depth, joint_layers
 from theory.distances import total_variation
+from theory.residuals import DraftDependentResidual
 from theory.rounds import RoundAnalysis, _check_size, _target_level
 from theory.verifiers import Verifier
 
@@ -122,15 +125,19 @@ def sibling_steps(p: Array, q: Array, verifier: Verifier, depth: int, children: 
 
     Notes
     -----
-    Without replacement p^(j) depends on the tokens already tried, in order: V^(j−2) laws for sibling j.
-    Source: THEORY 7. Oracle: plain recursion over single tokens in rationals.
+    Without replacement, and with a residual that depends on the rejected token (`DraftDependentResidual`), p^(j)
+    depends on the tokens already tried, in order: V^(j−1) laws for sibling j.
+    Source: recursive rejection at the module's head. Oracle: plain recursion over single tokens in rationals.
     """
     xp = array_namespace(p, q)
     rows, size = p.shape
     exclusive = sampling == "without_replacement"
-    if exclusive and rows * size ** max(children, 1) > LARGEST_ORDERS:
+    by_token = verifier.residual if isinstance(verifier.residual, DraftDependentResidual) else None
+    # Top-k siblings are certain, so that the order in which they were tried is too.
+    split = (exclusive or by_token is not None) and sampling != "top_k"
+    if split and max(children, 1) * math.log(size) > math.log(LARGEST_ORDERS / rows):
         raise ValueError(
-            f"{children} siblings without replacement over {size} tokens and {rows} prefixes need "
+            f"{children} siblings over {size} tokens and {rows} prefixes, every order of tokens tried kept apart, need "
             f"{rows}·{size}**{children} entries, more than {LARGEST_ORDERS}; use fewer siblings or a smaller vocabulary"
         )
     ranks = xp.argsort(-q, axis=-1, stable=True) if sampling == "top_k" else None
@@ -152,13 +159,19 @@ def sibling_steps(p: Array, q: Array, verifier: Verifier, depth: int, children: 
         f = verifier.acceptance(law, drafted, depth)
         accepted.append(xp.sum(mass[..., None] * drafted * f, axis=1))
         rejected = mass[..., None] * drafted * (1 - f)
-        law = verifier.residual(law, drafted, f)
+        before, law = law, verifier.residual(law, drafted, f)
         replaced.append(exhausted + xp.sum(xp.sum(rejected, axis=-1, keepdims=True) * law, axis=1))
-        if exclusive and j + 1 < children:
-            paths = law.shape[1] * size
-            mass = xp.reshape(rejected, (rows, paths))
-            law = xp.reshape(xp.broadcast_to(law[:, :, None, :], (*law.shape[:2], size, size)), (rows, paths, size))
-            left = xp.reshape(left[:, :, None, :] * others, (rows, paths, size))
+        if split and j + 1 < children:
+            orders = law.shape[1] * size
+            mass = xp.reshape(rejected, (rows, orders))
+            left = left if exclusive else xp.broadcast_to(left, law.shape)
+            # The law after each rejected token: one for all of them, unless the residual looks at the token.
+            law = xp.broadcast_to(law[:, :, None, :], (*law.shape[:2], size, size))
+            if by_token is not None:
+                law = by_token.given(before[:, :, None, :], drafted[:, :, None, :], ids)
+            law = xp.reshape(law, (rows, orders, size))
+            left = left[:, :, None, :] * (others if exclusive else xp.ones_like(others))
+            left = xp.reshape(left, (rows, orders, size))
         else:
             mass = xp.sum(rejected, axis=-1)
     return Siblings(accepted, replaced)
@@ -246,7 +259,7 @@ def analyse_tree(
 
     Notes
     -----
-    Source: THEORY 7; recursive rejection over siblings is that of SpecInfer (2305.09781) and, without replacement, of
+    Source: recursive rejection over siblings is that of SpecInfer (2305.09781) and, without replacement, of
     recursive speculative decoding. Oracle: plain recursion over single nodes and tokens in rationals. A tree with one
     child per node is `analyse_round`.
     """

@@ -1,7 +1,7 @@
 """What a decoder runs: an acceptance rule with a residual.
 
 At one position the verifier turns target p and draft q into accepted mass q f, rejection probability
-R = Σ q (1 − f), residual G, and the output law o = q f + R G of that step (THEORY 1). The same object is used by
+R = Σ q (1 − f), residual G, and the output law o = q f + R G of that step. The same object is used by
 the exact analyses, by the simulator and by the networks.
 
 A verifier may carry a *weight* s along the round (block verification, `theory.blocks`): s = 1 at its start, and the
@@ -62,6 +62,15 @@ class AnyVerifier(Protocol):
     def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:
         """One position, given that the round reached it with this weight, shape (...); None is a weight of one."""
         ...
+
+
+def check_verifier(verifier: Any) -> None:
+    """Raise unless this is something an analysis can run: it has a step and says whether it carries a weight."""
+    if not (hasattr(verifier, "step") and hasattr(verifier, "stateful")):
+        raise TypeError(
+            f"expected a verifier, got {verifier!r}; make one of a rule with Verifier(rule); a budgeted one goes to "
+            "analyse_budgeted or filter_budget"
+        )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from validate.decoding import Decoded, decode, decode_one_round
 from validate.measurement import Measurement, measure, sample_baseline
-from validate.models import Pair, load, resolve_device
+from validate.models import Pair, Warp, load, resolve_device
 from validate.prediction import Prediction, predict
 from validate.scoring import Scores, filter_images, score
 
@@ -12,6 +12,7 @@ __all__ = [
     "Pair",
     "Prediction",
     "Scores",
+    "Warp",
     "decode",
     "decode_one_round",
     "filter_images",

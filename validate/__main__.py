@@ -18,7 +18,9 @@ import theory
 from theory import AnyVerifier, Verifier
 from validate.decoding import Decoded
 from validate.measurement import Baseline, measure, sample_baseline
-from validate.models import Pair, load, resolve_device
+from validate.models import Pair, Warp, load, resolve_device
+from validate.models.checkpoints import DTYPES
+from validate.models.llamagen import read_captions
 from validate.prediction import match_tokens_per_call, predicted_tokens_per_call
 from validate.report import CAP_NOTE, as_json, table
 
@@ -28,12 +30,20 @@ MATCHED = ("uniform", "excess, ν = .7", "excess, ν = .2", "linear, floored", "
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m validate", description=__doc__.split("\n\n")[0])
-    p.add_argument("--pair", default="fashion", help="embedded pair (default: fashion)")
-    p.add_argument("--draft", help="which of the pair's drafts (default: the pair's own choice)")
+    p.add_argument("--pair", default="fashion", help="embedded pair (default: fashion), llamagen:PATH or hf:PATH")
+    p.add_argument("--draft", help="which of the pair's drafts (default: the pair's own choice), or a path")
+    p.add_argument("--tokenizer", help="llamagen: file of the tokenizer")
+    p.add_argument("--grid", type=int, help="llamagen: tokens a side, where no file name tells")
+    p.add_argument("--heads", type=int, help="llamagen: attention heads, for a width that no public model has")
+    p.add_argument("--dtype", choices=sorted(DTYPES), help="llamagen, hf: precision of the networks")
+    p.add_argument("--captions", type=Path, help="llamagen: file of caption features, one image each (for --images)")
     p.add_argument("--length", type=int, default=5, help="drafted tokens a round, L (default: 5)")
     p.add_argument("--images", type=int, default=200, help="images a verifier (default: 200)")
     p.add_argument("--delta", type=float, default=1.1, help="COOL-SD's δ, the paper's 1.1 by default")
     p.add_argument("--guidance", type=float, help="classifier-free guidance scale (default: the pair's)")
+    p.add_argument("--temperature", type=float, default=1.0, help="of both networks, after guidance (default: 1)")
+    p.add_argument("--top-k", type=int, default=0, help="tokens kept (default: all)")
+    p.add_argument("--top-p", type=float, default=1.0, help="mass kept (default: all)")
     p.add_argument("--schedules", nargs="*", default=["uniform", "excess, ν = .7"], metavar="NAME",
                    help=f"also measured, at the floored COOL-SD's tokens per call: {'; '.join(MATCHED)}")  # fmt: skip
     p.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -96,11 +106,15 @@ def main(arguments: list[str] | None = None) -> int:
         p.error(f"--out: the folder {options.out.parent} does not exist or cannot be written to")
     try:
         device = resolve_device(options.device)
-        pair = load(options.pair, draft=options.draft, device=options.device)
+        given = {name: getattr(options, name) for name in ("tokenizer", "grid", "heads", "dtype")}
+        given = {name: value for name, value in given.items() if value is not None}
+        pair = load(options.pair, draft=options.draft, device=options.device, **given)
+        pair = pair.with_warp(Warp(options.temperature, options.top_k, options.top_p))
+        images = options.images if options.captions is None else read_captions(options.captions)
         began = time.perf_counter()
         print(f"pair {pair.name}: {pair.num_tokens} tokens of {pair.vocab_size} on {device}", flush=True)
         baseline = sample_baseline(
-            pair, options.images, device=options.device, seed=options.seed, guidance=options.guidance,
+            pair, images, device=options.device, seed=options.seed, guidance=options.guidance,
             batch=options.batch, progress=not options.quiet,
         )  # fmt: skip
         makers = chosen_verifiers(pair, baseline, options.length, options.delta, options.schedules)
@@ -109,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, make in makers:
             verifier = make()
             m = measure(
-                pair, verifier, options.length, options.images, baseline=baseline, device=options.device,
+                pair, verifier, options.length, images, baseline=baseline, device=options.device,
                 suspect=suspect if verifier.lossless else None, seed=options.seed, batch=options.batch,
                 progress=not options.quiet,
             )  # fmt: skip
@@ -117,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
             results.append(as_json(name, m) | {"omega": settings(verifier)})
             if name == "lossless":
                 lossless_p, runs = m.same_as_target, [m.decoded]
-    except (ValueError, RuntimeError, OSError, LookupError) as error:
+    except (ValueError, RuntimeError, OSError, LookupError, MemoryError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"\n{lossless_line(runs, lossless_p)}; {CAP_NOTE}; {time.perf_counter() - began:.0f} s")

@@ -5,9 +5,9 @@ its own number of tokens: rows of one batch stand at different places. Acceptanc
 verifier, on the device's tensors, in float32; draws use float64 uniforms that belong to the image (`validate.noise`).
 A round of zero drafted tokens is one target step, so plain autoregressive sampling is the same loop with L = 0.
 
-Caches are static tables with a length per row (`TokenTransformer.extend`); dropping rejected tokens is passing a
-smaller length. Where a row's block would run past the image, its window is moved back over tokens that are known
-already, and what it recomputes is ignored.
+Networks are seen through `validate.models.interface` alone: caches have a length per row, and dropping rejected tokens
+is passing a smaller one. Where a row's block would run past the image, its window is moved back over tokens that are
+known already, and what it recomputes is ignored.
 
 A round near the end drafts only as many tokens as are left, and has no bonus token if all of them are accepted;
 this leaves the law of the image unchanged (THEORY 6).
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,39 +26,32 @@ from tqdm import tqdm
 
 from simulate.draws import categorical
 from theory import AnyVerifier, acceptance_of, block_tests, last_success, residual_after
-from validate.models import Pair, TokenTransformer, guided_logits
+from validate.models import Pair, Warp
+from validate.models.interface import START, ImageModel, Sequences
 from validate.noise import Noise
 
 COMPACT_BELOW = 0.6
 """Finished rows leave the batch once fewer than this share of it are still running: copying the caches is not free."""
 
 
-class GuidedModel:
-    """A network with its cache, its class (or both halves of the guidance) and one `probabilities` call."""
+FILL_AT_ONCE = 64
+"""Known inputs cached by one pass: their logits, which nobody reads, would fill the memory for a whole large image."""
 
-    def __init__(self, model: TokenTransformer, rows: int, guidance: float) -> None:
-        self.model, self.rows, self.guidance = model, rows, guidance
-        self.halves = 1 if guidance == 1.0 else 2
-        self.cache = model.new_cache(rows * self.halves)
 
-    def probabilities(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Laws after each new input, shape (B, n, V) in float32, after appending them to the cache.
+class Writer:
+    """A model's batch of images under a warp: laws instead of logits."""
 
-        An input id at or above V is the class token; the second half of the guidance sees the null class there.
-        """
-        if self.halves == 2:
-            null = torch.where(ids >= self.model.vocab_size, self.model.null_id, ids)
-            ids, lengths = torch.cat([ids, null]), torch.cat([lengths, lengths])
-        logits = self.model.extend(ids, lengths, self.cache, check=False).float()
-        if self.halves == 2:
-            conditional, null = logits.chunk(2)
-            logits = guided_logits(conditional, null, self.guidance)
-        return torch.softmax(logits, dim=-1)
+    def __init__(self, model: ImageModel, conditions: Any, guidance: float, warp: Warp) -> None:
+        self.sequences: Sequences = model.start(conditions, guidance)
+        self.warp = warp
+
+    def laws(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Laws after each new input, shape (B, n, V) in float32, after appending the inputs to the cache."""
+        return torch.softmax(self.warp(self.sequences.logits(inputs, lengths)), dim=-1)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these from the cache."""
-        both = rows if self.halves == 1 else torch.cat([rows, rows + self.rows])
-        self.cache, self.rows = self.cache.gather(both), len(rows)
+        """Go on with these rows only."""
+        self.sequences.keep(rows)
 
 
 @dataclass
@@ -127,10 +121,12 @@ class Decoder:
     Parameters
     ----------
     pair : Pair
-    classes : int64 Tensor, shape (B,)
+    conditions : of target and of draft
+        What `ImageModel.encode_conditions` of each answered, B rows.
     noise : Noise
         Of the same images.
     guidance : float
+    warp : Warp
     prefix : int64 Tensor, shape (B, T), optional
         Known tokens; row b has `placed[b]` of them.
     placed, end : int64 Tensor, shape (B,), optional
@@ -140,24 +136,25 @@ class Decoder:
     def __init__(
         self,
         pair: Pair,
-        classes: Tensor,
+        conditions: tuple[Any, Any],
         noise: Noise,
         guidance: float,
+        warp: Warp,
         prefix: Tensor | None = None,
         placed: Tensor | None = None,
         end: Tensor | None = None,
     ) -> None:
-        rows, total = len(classes), pair.num_tokens
-        device = classes.device
+        rows, total = len(conditions[0]), pair.num_tokens
+        device = pair.device
         self.pair, self.noise = pair, noise
         self.inputs = torch.zeros((rows, total + 1), dtype=torch.int64, device=device)
-        self.inputs[:, 0] = pair.target.class_ids(classes)
-        self.placed = torch.zeros_like(classes) if placed is None else placed.clone()
-        self.end = torch.full_like(classes, total) if end is None else end
+        self.inputs[:, 0] = START
+        self.placed = torch.zeros(rows, dtype=torch.int64, device=device) if placed is None else placed.clone()
+        self.end = torch.full_like(self.placed, total) if end is None else end
         self.attempts = torch.zeros((rows, total), dtype=torch.int64, device=device)
         self.rows = torch.arange(rows, device=device)
-        self.target = GuidedModel(pair.target, rows, guidance)
-        self.draft = GuidedModel(pair.draft, rows, guidance)
+        self.target = Writer(pair.target, conditions[0], guidance, warp)
+        self.draft = Writer(pair.draft, conditions[1], guidance, warp)
         self.clock = Clock(device)
         if prefix is not None:
             self.inputs[:, 1:] = prefix
@@ -165,9 +162,10 @@ class Decoder:
 
     def _fill(self) -> None:
         """Cache all known inputs of both networks (those behind a row's prefix are overwritten before use)."""
-        lengths = torch.zeros_like(self.placed)
-        for model in (self.target, self.draft):
-            model.probabilities(self.inputs[:, :-1], lengths)
+        for first in range(0, int(self.placed.max()), FILL_AT_ONCE):
+            inputs = self.inputs[:, first : min(first + FILL_AT_ONCE, self.pair.num_tokens)]
+            for model in (self.target, self.draft):
+                model.sequences.logits(inputs, torch.full_like(self.placed, first))
 
     @property
     def left(self) -> Tensor:
@@ -197,7 +195,7 @@ class Decoder:
             newest = torch.clamp(self.placed + i, max=last)
             first = torch.clamp(newest - back, min=0)
             ids = self.inputs[row[:, None], first[:, None] + torch.arange(back + 1, device=row.device)]
-            law = self.draft.probabilities(ids, first)[:, -1]
+            law = self.draft.laws(ids, first)[:, -1]
             laws.append(law)
             drawn = categorical(law, self.noise.draft[row, newest, self._attempt(row, newest)])
             writable = self.placed + i < self.end
@@ -212,7 +210,7 @@ class Decoder:
         first = torch.clamp(self.placed, max=total - window)
         row = torch.arange(len(self.placed), device=self.placed.device)[:, None]
         ids = self.inputs[row, first[:, None] + torch.arange(window, device=row.device)]
-        laws = self.target.probabilities(ids, first)
+        laws = self.target.laws(ids, first)
         wanted = (self.placed - first)[:, None] + torch.arange(length + 1, device=row.device)
         return laws[row, torch.clamp(wanted, max=window - 1)]
 

@@ -5,8 +5,8 @@ Images are decoded in batches by `validate.decoder`; every image has its own noi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 from theory import AnyVerifier
 from validate.decoder import Clock, Decoder
-from validate.models import Pair, resolve_device
+from validate.memory import naming_the_batch_that_fits
+from validate.models import Pair, Warp, resolve_device
 from validate.noise import image_noise
 
 
@@ -26,6 +27,7 @@ class Decoded:
     ----------
     tokens : int64 array, shape (B, T)
     classes : int64 array, shape (B,)
+        −1 for a model without classes.
     accepted : int64 array, shape (B, R)
         Accepted drafts of each round, −1 after an image's last round.
     calls : int64 array, shape (B,)
@@ -37,6 +39,9 @@ class Decoded:
     steps : dict
         How many batched "draft" and "verify" passes were made.
     guidance : float
+    warp : Warp
+    conditions : what the images were asked to show
+        As given to `decode`: a count, class numbers, captions, prompts.
     """
 
     tokens: np.ndarray
@@ -47,6 +52,13 @@ class Decoded:
     seconds: dict[str, float]
     steps: dict[str, int]
     guidance: float
+    warp: Warp = field(default_factory=Warp)
+    conditions: Any = None
+
+    @property
+    def asked(self) -> Any:
+        """What the images were asked to show: `conditions`, or the classes where those were not kept."""
+        return self.classes if self.conditions is None else self.conditions
 
     @property
     def tokens_per_call(self) -> float:
@@ -54,19 +66,10 @@ class Decoded:
         return float(self.tokens.size / self.calls.sum())
 
 
-def class_numbers(images: int | Sequence[int], num_classes: int) -> np.ndarray:
-    """Classes of the images: a count cycles through all classes, a list is taken as it is."""
-    if isinstance(images, (int, np.integer)) and not isinstance(images, bool):
-        if images < 1:
-            raise ValueError(f"images must be a number >= 1 or a list of class numbers, got {images}")
-        return np.arange(images) % num_classes
-    classes = np.asarray(images)
-    if classes.ndim != 1 or classes.size == 0 or classes.dtype.kind not in "iu":
-        raise ValueError(f"images must be a number >= 1 or a list of class numbers, got {images!r}")
-    bad = np.flatnonzero((classes < 0) | (classes >= num_classes))
-    if bad.size:
-        raise ValueError(f"images[{bad[0]}] is class {classes[bad[0]]}; classes lie in 0…{num_classes - 1}")
-    return classes.astype(np.int64)
+def _rows(conditions: tuple[Any, Any], numbers: range) -> tuple[Any, Any]:
+    """Some images' conditions, of target and draft."""
+    rows = slice(numbers.start, numbers.stop)
+    return conditions[0][rows], conditions[1][rows]
 
 
 def _join(columns: list[np.ndarray]) -> np.ndarray:
@@ -79,11 +82,12 @@ def decode(
     pair: Pair,
     verifier: AnyVerifier | None,
     length: int,
-    images: int | Sequence[int],
+    images: Any,
     *,
     device: str = "auto",
     seed: int = 0,
     guidance: float | None = None,
+    warp: Warp | None = None,
     batch: int = 500,
     progress: bool = False,
 ) -> Decoded:
@@ -97,14 +101,16 @@ def decode(
         The theory's verifier; None only for length 0.
     length : int
         L ≥ 0 drafted tokens a round; 0 is plain autoregressive sampling from the target.
-    images : int or sequence of int
-        How many images (classes in turn), or the class of each.
+    images : int or sequence
+        How many images (classes in turn), or the class, caption or prompt of each (see `Pair.encode_conditions`).
     device : str
         "auto", "cpu" or "cuda".
     seed : int
         Image k of every run with this seed has the same noise, whatever the batch.
     guidance : float, optional
         Classifier-free guidance of both networks; the pair's own by default.
+    warp : Warp, optional
+        Temperature, top-k and top-p of both networks, after guidance; the pair's own by default.
     batch : int
         Images decoded together.
     progress : bool
@@ -118,6 +124,8 @@ def decode(
     ------
     ValueError
         For a bad count, class, length, seed, batch or guidance; RuntimeError for CUDA asked for and absent.
+    MemoryError
+        The batch does not fit; the message names one that would.
 
     Notes
     -----
@@ -135,18 +143,22 @@ def decode(
     scale = pair.guidance if guidance is None else float(guidance)
     if not np.isfinite(scale):
         raise ValueError(f"guidance must be finite, got {guidance!r}")
-    classes = class_numbers(images, pair.num_classes)
+    warp = pair.warp if warp is None else warp
+    conditions = pair.encode_conditions(images)
+    count = len(conditions[0])
     tokens: list[np.ndarray] = []
     accepted: list[np.ndarray] = []
     starts: list[np.ndarray] = []
     clock = Clock(place)
     began = clock.now()
-    with tqdm(total=len(classes), unit="image", desc="decoding", disable=not progress, leave=False) as bar:
-        for first in range(0, len(classes), batch):
-            numbers = range(first, min(first + batch, len(classes)))
+    with (
+        tqdm(total=count, unit="image", desc="decoding", disable=not progress, leave=False) as bar,
+        naming_the_batch_that_fits(pair, scale, min(batch, count), length, place),
+    ):
+        for first in range(0, count, batch):
+            numbers = range(first, min(first + batch, count))
             noise = image_noise(seed, numbers, pair.num_tokens, max(length, 1), place)
-            chosen = torch.from_numpy(classes[numbers.start : numbers.stop]).to(place)
-            decoder = Decoder(pair, chosen, noise, scale)
+            decoder = Decoder(pair, _rows(conditions, numbers), noise, scale, warp)
             decoder.clock = clock
             for out, value in zip((tokens, accepted, starts), decoder.run(verifier, length, bar), strict=True):
                 out.append(value)
@@ -154,13 +166,15 @@ def decode(
     rounds = _join(accepted)
     return Decoded(
         tokens=np.concatenate(tokens),
-        classes=classes,
+        classes=pair.classes(conditions[0]),
         accepted=rounds,
         calls=(rounds >= 0).sum(axis=1),
         starts=_join(starts),
         seconds=clock.seconds,
         steps=clock.steps,
         guidance=scale,
+        warp=warp,
+        conditions=images,
     )
 
 
@@ -200,16 +214,19 @@ def decode_one_round(
             f"the image's {pair.num_tokens} tokens"
         )
     place = pair.device
+    conditions = pair.encode_conditions(prefix.asked)
     tokens, accepted = [], []
     for first in range(0, len(start), batch):
-        rows = slice(first, min(first + batch, len(start)))
-        noise = image_noise(seed, range(rows.start, rows.stop), pair.num_tokens, max(length, 1), place)
+        numbers = range(first, min(first + batch, len(start)))
+        rows = slice(numbers.start, numbers.stop)
+        noise = image_noise(seed, numbers, pair.num_tokens, max(length, 1), place)
         placed = torch.from_numpy(start[rows].astype(np.int64)).to(place)
         decoder = Decoder(
             pair,
-            torch.from_numpy(prefix.classes[rows]).to(place),
+            _rows(conditions, numbers),
             noise,
             prefix.guidance,
+            prefix.warp,
             prefix=torch.from_numpy(prefix.tokens[rows]).to(place),
             placed=placed,
             end=placed + length + 1,

@@ -10,8 +10,8 @@ Every number is an interval at a stated confidence, with images as the independe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from simulate.intervals import Interval, mean_interval
 from simulate.ratios import ratio_divergences
 from theory import AnyVerifier, OffsetFilter, round_along_paths
 from validate.decoding import Decoded, decode, decode_one_round
-from validate.models import Pair, resolve_device
+from validate.models import Pair, Warp, resolve_device
 from validate.prediction import Prediction, predict, start_probabilities
 from validate.quality import Quality, assess
 from validate.scoring import Scores, filter_images, score
@@ -59,19 +59,22 @@ class Baseline:
 
 def sample_baseline(
     pair: Pair,
-    images: int | Sequence[int],
+    images: Any,
     *,
     device: str = "auto",
     seed: int = 0,
     guidance: float | None = None,
+    warp: Warp | None = None,
     confidence: float = 0.95,
     batch: int = 500,
     progress: bool = False,
 ) -> Baseline:
-    """Draw images (a number, or the class of each) from the target twice, for predictions and comparison."""
+    """Draw images (as for `decode`) from the target twice, for predictions and comparison."""
     pair = pair.to(resolve_device(device))
     runs = [
-        decode(pair, None, 0, images, device=device, seed=s, guidance=guidance, batch=batch, progress=progress)
+        decode(
+            pair, None, 0, images, device=device, seed=s, guidance=guidance, warp=warp, batch=batch, progress=progress
+        )
         for s in (seed + PREDICTION_SEED, seed)
     ]
     scores = [score(pair, run) for run in runs]
@@ -161,7 +164,7 @@ def _measured_rounds(
     rng = np.random.default_rng([seed, ROUND_SEED])
     start = categorical(np.tile(starts, (count, 1)), rng.random(count))
     tokens, accepted = decode_one_round(pair, verifier, length, images, start, seed=seed + ROUND_SEED, batch=batch)
-    decoded = Decoded(tokens, images.classes, images.accepted, images.calls, images.starts, {}, {}, images.guidance)
+    decoded = replace(images, tokens=tokens)
     window = torch.from_numpy(start[:, None] + np.arange(length)).to(pair.device)
     log_ratios = []
     for scores in (score(pair, decoded), baseline.comparing_scores):
@@ -193,13 +196,14 @@ def measure(
     pair: Pair,
     verifier: AnyVerifier,
     length: int,
-    images: int | Sequence[int] = 500,
+    images: Any = 500,
     *,
     baseline: Baseline | None = None,
     suspect: AnyVerifier | None = None,
     device: str = "auto",
     seed: int = 0,
     guidance: float | None = None,
+    warp: Warp | None = None,
     confidence: float = 0.95,
     batch: int = 500,
     progress: bool = False,
@@ -213,14 +217,14 @@ def measure(
     verifier : AnyVerifier
     length : int
         1 ≤ L < T.
-    images : int or sequence of int
-        How many images to decode, or the class of each.
+    images : int or sequence
+        How many images to decode, or the class, caption or prompt of each.
     baseline : Baseline, optional
         From `sample_baseline`, to share the target's images between verifiers.
     suspect : Verifier, optional
         For a lossless verifier: the law whose likelihood ratio the two-sample test also looks at.
-    device, seed, guidance, batch, progress
-        As for `decode`.
+    device, seed, guidance, warp, batch, progress
+        As for `decode`; guidance and warp are the baseline's where one is given.
     confidence : float
         Of each interval by itself.
 
@@ -238,7 +242,7 @@ def measure(
     pair = pair.to(resolve_device(device))
     if baseline is None:
         baseline = sample_baseline(
-            pair, images, device=device, seed=seed, guidance=guidance, confidence=confidence, batch=batch
+            pair, images, device=device, seed=seed, guidance=guidance, warp=warp, confidence=confidence, batch=batch
         )
     run = decode(
         pair,
@@ -248,6 +252,7 @@ def measure(
         device=device,
         seed=seed + 1,
         guidance=baseline.comparing.guidance,
+        warp=baseline.comparing.warp,
         batch=batch,
         progress=progress,
     )

@@ -1,7 +1,7 @@
 """Quality of images without a download: likelihood under the target, a small judge's opinion, feature distance.
 
 * nll per token under the guided target: exact, needs no judge, monotone in practice (MODELS: the first choice);
-* accuracy of the judge on the class asked for;
+* accuracy of the judge on the class asked for, for a pair that has a judge;
 * Fréchet distance of judge features to the tokenizer-*reconstructed* test images,
   d² = ‖μ−ν‖² + tr(A + B − 2 (A^½ B A^½)^½). It is not FID (whose features are another network's), it depends on the
   number of images, so only equal numbers compare, and at strong guidance it need not be monotone.
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,9 +29,10 @@ class Quality:
     Attributes
     ----------
     judge_accuracy : Interval
-        Share recognised as the class asked for, with the exact binomial interval.
+        Share recognised as the class asked for, with the exact binomial interval; NaN without a judge.
     frechet_distance : float
-        Judge-feature distance d² to reconstructed test images (a point value, biased upwards by few images).
+        Judge-feature distance d² to reconstructed test images (a point value, biased upwards by few images); NaN
+        without a judge.
     nll_per_token : Interval
         Nats per token under the guided target.
     images : int
@@ -72,6 +74,8 @@ def judge_images(
     pair: Pair, tokens: np.ndarray, classes: np.ndarray, *, batch: int = 500
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether each image is recognised as its class, (n,) bool, and its judge features, (n, F)."""
+    if pair.judge is None:
+        raise ValueError(f"pair {pair.name!r} has no judge; only pairs trained by validate.training have one")
     right, features = [], []
     for first in range(0, len(tokens), batch):
         ids = torch.from_numpy(tokens[first : first + batch]).to(pair.device)
@@ -85,15 +89,20 @@ def assess(
     pair: Pair, tokens: np.ndarray, classes: np.ndarray, log_likelihood: np.ndarray, confidence: float = 0.95
 ) -> Quality:
     """Quality of images given as tokens (n, T), with their exact log-likelihood (n,) under the guided target."""
-    right, features = judge_images(pair, tokens, classes)
-    nll = -np.asarray(log_likelihood, dtype=np.float64) / tokens.shape[1]
+    nll = mean_interval(
+        [-np.asarray(log_likelihood, dtype=np.float64) / tokens.shape[1]], confidence, "normal", name="nll per token"
+    )
     reference = pair.reference
+    if pair.judge is None or reference is None:
+        unknown = Interval(math.nan, math.nan, math.nan, confidence)
+        return Quality(unknown, math.nan, nll, len(tokens))
+    right, features = judge_images(pair, tokens, classes)
     low, high = clopper_pearson(int(right.sum()), len(right), confidence)
     return Quality(
         judge_accuracy=Interval(low, float(right.mean()), high, confidence),
         frechet_distance=frechet_distance(
             features, reference.feature_mean.double().cpu().numpy(), reference.feature_covariance.double().cpu().numpy()
         ),
-        nll_per_token=mean_interval([nll], confidence, "normal", name="nll per token"),
+        nll_per_token=nll,
         images=len(tokens),
     )

@@ -12,7 +12,7 @@ CAP_NOTE = "bounds above 1 say nothing about a TV and are printed as they are"
 
 
 def _show(value: Interval | float | None) -> str:
-    if value is None:
+    if value is None or math.isnan(value.value if isinstance(value, Interval) else value):
         return "-"
     if isinstance(value, Interval):
         if not math.isfinite(value.value):
@@ -83,7 +83,7 @@ def as_json(name: str, m: Measurement) -> dict[str, Any]:
         "quality": {
             side: {
                 "judge_accuracy": plain(v.judge_accuracy),
-                "frechet_distance": v.frechet_distance,
+                "frechet_distance": plain(v.frechet_distance),
                 "nll_per_token": plain(v.nll_per_token),
             }
             for side, v in (("target", t), ("decoded", q))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +17,13 @@ from tqdm import tqdm
 
 from theory import AnyVerifier, OffsetFilter, filter_offsets
 from validate.decoding import Decoded
-from validate.models import Pair, TokenTransformer, guided_logits
+from validate.models import Pair, Warp
+from validate.models.interface import START, ImageModel
 
 IMAGES_AT_ONCE = 250
 """Images passed through a network, or filtered, together: some 100 MB of temporaries at V = 256, L = 5."""
+LOGITS_AT_ONCE = 2**25
+"""Most logits of one pass, 128 MB in float32: large images go through in smaller groups."""
 
 
 @dataclass(frozen=True)
@@ -52,25 +56,31 @@ class Scores:
 
 
 @torch.no_grad()
-def laws_along(model: TokenTransformer, tokens: Tensor, classes: Tensor, guidance: float) -> Tensor:
-    """Guided next-token laws of one network along images, shape (n, T, V) in float64."""
+def laws_along(model: ImageModel, tokens: Tensor, conditions: Any, guidance: float, warp: Warp) -> Tensor:
+    """Guided and warped next-token laws of one model along images, shape (n, T, V) in float64."""
+    inputs = torch.cat([torch.full_like(tokens[:, :1], START), tokens[:, :-1]], dim=1)
+    rows_an_image = 1 if guidance == 1.0 else 2
+    most = LOGITS_AT_ONCE // (model.num_tokens * model.vocab_size)
+    size = max(1, min(IMAGES_AT_ONCE, most) // rows_an_image)
     out = []
-    for first in range(0, len(tokens), IMAGES_AT_ONCE):
-        rows = slice(first, first + IMAGES_AT_ONCE)
-        behind = tokens[rows, :-1]
-        conditional = model(torch.cat([model.class_ids(classes[rows])[:, None], behind], dim=1))
-        if guidance != 1.0:
-            null = torch.full_like(classes[rows], model.null_id)
-            conditional = guided_logits(conditional, model(torch.cat([null[:, None], behind], dim=1)), guidance)
-        out.append(torch.softmax(conditional.double(), dim=-1))
+    for first in range(0, len(tokens), size):
+        rows = slice(first, first + size)
+        behind = inputs[rows]
+        start = torch.zeros(len(behind), dtype=torch.int64, device=tokens.device)
+        logits = model.start(conditions[rows], guidance).logits(behind, start)
+        out.append(torch.softmax(warp(logits).double(), dim=-1))
     return torch.cat(out)
 
 
 def score(pair: Pair, images: Decoded) -> Scores:
-    """Laws of the pair's target and draft along decoded images, at the guidance they were decoded with."""
+    """Laws of the pair's target and draft along decoded images, at the guidance and warp they were decoded with."""
     tokens = torch.from_numpy(images.tokens).to(pair.device)
-    classes = torch.from_numpy(images.classes).to(pair.device)
-    return Scores(tokens, *(laws_along(m, tokens, classes, images.guidance) for m in (pair.target, pair.draft)))
+    conditions = pair.encode_conditions(images.asked)
+    target, draft = (
+        laws_along(model, tokens, own, images.guidance, images.warp)
+        for model, own in zip((pair.target, pair.draft), conditions, strict=True)
+    )
+    return Scores(tokens, target, draft)
 
 
 def filter_images(scores: Scores, verifier: AnyVerifier, length: int, *, progress: bool = False) -> OffsetFilter:

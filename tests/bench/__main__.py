@@ -20,6 +20,7 @@ import torch
 import simulate
 import theory
 import validate
+from tests.bench import throughput
 from tests.theory.helpers import oracle_round, relaxed_fraction, tabular
 from theory.chains import all_prefixes
 
@@ -191,7 +192,8 @@ def main() -> None:
     """Every benchmark, one line each."""
     print(f"{torch.get_num_threads()} threads, numpy {np.__version__}, torch {torch.__version__}")
     print(f"{'':58}{'fast path':>13}{'reference':>11}")
-    for job in (import_time, large_markov_round, exact_round_law, frontiers, likelihoods, simulation, real_images):
+    for job in (import_time, large_markov_round, exact_round_law, frontiers, likelihoods, simulation, real_images,
+                throughput.main):  # fmt: skip
         job()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"largest memory of this process: {peak:.0f} MiB")

@@ -57,6 +57,9 @@ def test_all_made_then_up_to_date(
     assert (tmp_path / "quick" / "small_one.csv").read_bytes() != full
     text = (tmp_path / "quick" / "index.html").read_text(encoding="utf-8")
     assert "python -m paper_figures small_one --quick --seed 3" in text
+    assert text.count("(small version)") == 1
+    assert "the figures, small versions" in text
+    assert "small version" not in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Three &lt;rows&gt; &amp; no more." in text
     page = Page(text)
     links = [attrs.get(key) or "" for _, attrs in page.tags for key in ("href", "src") if key in attrs]

@@ -92,3 +92,30 @@ def test_streams_are_separate_and_reproducible():
     assert simulate.streams(first) is first
     with pytest.raises(TypeError, match="default_rng"):
         simulate.streams(7)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 64, 100, 129, 1000, 4097])
+@pytest.mark.parametrize("rows", [3, 400])
+def test_two_levels_of_sums_find_the_token_of_one(rows, size):
+    rng = np.random.default_rng(size)
+    probs = rng.dirichlet(np.full(size, 0.3), rows) * (rng.random((rows, size)) < 0.5)
+    probs[:, rng.integers(0, size)] += 0.01
+    u = rng.random(rows)
+    drawn, sums = categorical(probs, u), np.cumsum(probs, axis=1)
+    level, at = u * sums[:, -1], np.arange(rows)
+    before = np.where(drawn > 0, sums[at, drawn - 1], 0.0)
+    assert ((before <= level + 1e-12) & (level < sums[at, drawn] + 1e-12)).all()
+    assert (probs[at, drawn] > 0).all()
+    for edge in (np.zeros(rows), np.full(rows, LAST_UNIFORM)):
+        ends = categorical(probs, edge)
+        assert (probs[at, ends] > 0).all()
+    assert np.array_equal(categorical(probs, np.zeros(rows)), (probs > 0).argmax(axis=1))
+
+
+def test_frequencies_follow_a_law_of_many_tokens():
+    rng, n = np.random.default_rng(2), 20_000
+    p = rng.dirichlet(np.full(300, 0.5))
+    drawn = categorical(np.tile(p, (n, 1)), rng.random(n))
+    statistic = ((np.bincount(drawn, minlength=300) - n * p) ** 2 / np.maximum(n * p, 1e-300))[n * p > 5].sum()
+    cells = int((n * p > 5).sum())
+    assert abs(statistic - cells) < 5 * np.sqrt(2 * cells)

@@ -469,3 +469,16 @@ def test_errors() -> None:
     assert ratio_certificate(block(3), 3) == 1
     assert ratio_certificate(capped_block(2.0), 3) == 8
     assert ratio_certificate(VERIFIERS["lifted entropy"], 3) == np.inf
+
+
+def test_rows_of_a_comparison_are_those_of_the_analysis() -> None:
+    target, draft = theory.IIDChain([0.5, 0.3, 0.2]), theory.IIDChain([0.2, 0.3, 0.5])
+    families = block_families(2)
+    for row in compare_rounds(target, draft, families, 2, [0.3]):
+        a = theory.analyse_round(target, draft, families[row.family](row.strength), 2)
+        assert (row.cost, row.tv_bound) == pytest.approx((a.expected_accepted, a.tv_bound), rel=1e-14)
+        assert (row.total_variation, row.kl_output_target) == (a.total_variation, a.kl_output_target)
+    for row in compare_sequences(target, draft, families, 2, 4, [0.3]):
+        b = theory.analyse_sequence(target, draft, families[row.family](row.strength), 2, 4)
+        assert (row.cost, row.tv_bound) == pytest.approx((b.tokens_per_call, b.tv_bound / 4), rel=1e-14)
+        assert (row.total_variation, row.kl_target_output) == (b.total_variation, b.kl_target_output / 4)

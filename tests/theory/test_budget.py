@@ -262,3 +262,51 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         analyse_budgeted(FOUR, FOUR, budgeted(ALL, 0.1), 2, 5)
     assert budgeted(ALL, 0.0).lossless
     assert not budgeted(ALL, 0.1).lossless
+
+
+@pytest.mark.parametrize("ledger", LEDGERS)
+def test_narrow_laws_are_charged_all_the_same(ledger: str) -> None:
+    """Many steps that each cost less than float32 can tell from zero: the ledger of float32 laws is float64's."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(64, 5.0), size=500)
+    q = p * (1 + 1.2e-3 * rng.choice([-1, 1], size=p.shape))
+    p, q = (a.astype(np.float32) / a.astype(np.float32).sum(-1, keepdims=True) for a in (p, q))
+    ids = rng.integers(0, 64, 500)
+    rule = budgeted(ALL, 1e-5, ledger)  # type: ignore[arg-type]
+    for kind in (np.asarray, torch.from_numpy):
+        narrow, wide = (
+            filter_budget(kind(ids), *(kind(a) for a in rows), rule, 4)
+            for rows in ((p, q), tuple(a.astype(float) / a.astype(float).sum(-1, keepdims=True) for a in (p, q)))
+        )
+        assert float(wide.spent[-1]) == pytest.approx(1e-5)
+        np.testing.assert_allclose(narrow.spent, wide.spent, rtol=1e-4)
+        assert float(narrow.relaxed.sum()) < 50
+        plan = rule.plan(kind(p[0]), kind(q[0]), 0.0, 0, 4)
+        assert float(plan.spent) == pytest.approx(float(wide.spent[0]), rel=1e-4)
+        same = rule.plan(kind(p[0]), kind(p[0]), 0.0, 0, 4)
+        assert float(same.spent) == 0
+        assert float(same.relaxed) == 1
+
+
+def test_rounding_is_free_and_nothing_else_is() -> None:
+    """A step that emits p up to rounding costs nothing; one that is off by 1e-11 costs 1e-11."""
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.full(50, 0.5), (200, 2)).swapaxes(0, 1)
+    rounded = theory.Verifier(theory.Relaxed(1.0)).step(p, q, 0).output
+    assert (theory.total_variation(rounded, p) > 0).any()
+    plan = budgeted(theory.Verifier(theory.Relaxed(1.0)), 0.0, mode="step").plan(p, q, np.zeros(200), 0, 2)
+    assert (plan.spent == 0).all()
+    assert (plan.relaxed == 1).all()
+    near = budgeted(ALL, 1.0, mode="step").plan([0.5, 0.5], [0.5 + 1e-11, 0.5 - 1e-11], 0.0, 0, 2)
+    assert float(near.spent) == pytest.approx(1e-11, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "epsilon", "lossless"),
+    [(ALL, 0.0, True), (ALL, 0.1, False), (theory.Verifier(theory.Lossless()), 0.1, True)],
+)
+def test_a_budget_claims_to_be_lossless_where_it_is(verifier: Any, epsilon: float, lossless: bool) -> None:
+    rule = budgeted(verifier, epsilon)
+    assert rule.lossless is lossless
+    a = analyse_budgeted(FAIR, theory.IIDChain([0.9, 0.1]), rule, 2, 3)
+    assert (a.total_variation < 1e-15) == lossless

@@ -121,3 +121,41 @@ def test_a_solver_that_stops_is_an_error_naming_its_status(monkeypatch: pytest.M
     monkeypatch.setattr(cvxpy.Problem, "solve", fail)
     with pytest.raises(RuntimeError, match="out of iterations"):
         exact_frontier(*chains, 2, [0.1])
+
+
+def test_a_primal_that_overspends_is_brought_within_the_budget() -> None:
+    """Flows of a larger budget passed off as those of a smaller one: mixed down, and still a rule of that N."""
+    chains = pair(np.random.default_rng(9), 3, 2)
+    levels = module._levels(*chains, 2)
+    much, less = 0.3, 0.1
+    for frontier, lower in ((exact_frontier, module.exact_lower), (block_frontier, module.block_lower)):
+        best = frontier(*chains, 2, [0.0, less, much])
+        flows = best._rules[2]
+        given: Any = [flows.accepted]
+        if lower is module.exact_lower:
+            mass, ended, finished = np.ones(1), np.zeros(1), []
+            for (p, q), f, g in zip(levels, flows.acceptance, flows.residual, strict=True):
+                kept = mass[:, None] * q * f
+                ended = (ended[:, None] * p + (mass - kept.sum(1))[:, None] * g).reshape(-1)
+                mass = kept.reshape(-1)
+                finished.append(ended)
+            given.append(finished)
+        found = lower(levels, *given, less)
+        assert found.spent <= less + 1e-15
+        assert found.total <= best.upper[1] + 1e-12
+        # At least the mixture with a rule that spends nothing.
+        plain = theory.analyse_round(*chains, LOSSLESS, 2).expected_accepted
+        share = less / flows.spent
+        assert found.total >= share * flows.total + (1 - share) * plain - 1e-12
+        assert lower(levels, *given, much).total == pytest.approx(flows.total, abs=1e-12)
+
+
+def test_the_dual_bound_does_not_see_a_constant() -> None:
+    """Σ y (P̂ − P) is the same for y + c: a solver may return either, and a negative c must not shrink λ."""
+    rng = np.random.default_rng(10)
+    levels = module._levels(*pair(rng, 2, 3), 3)
+    y = rng.random(8)
+    reference = module.exact_upper(levels, y)
+    assert reference[0] == pytest.approx(y.max() - y.min())
+    for shift in (-5.0, 5.0):
+        assert module.exact_upper(levels, y + shift) == pytest.approx(reference, abs=1e-12)

@@ -1,4 +1,4 @@
-"""The proved statements, on random chains of rationals (THEORY 2, 3, 4, 6)."""
+"""The proved statements, on random chains of rationals: one position, one round, schedules, sequences."""
 
 from __future__ import annotations
 

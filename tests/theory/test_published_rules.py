@@ -405,7 +405,7 @@ def test_target_only_acceptance_is_lossless_and_no_fault() -> None:
 
 BAD: list[tuple[Any, str]] = [
     (lambda: rules.Grouped(None), r"distance is 0\.5 but there is no embedding; give codebook rows"),
-    (lambda: rules.Grouped(np.ones(3)), r"shape \(V, D\), got shape \(3,\)"),
+    (lambda: rules.Grouped(np.ones(3)), r"embedding must have shape \(V, D\), .* got \(3,\)"),
     (lambda: rules.Grouped(np.array([[np.nan], [0.0]])), r"must be finite"),
     (lambda: rules.Grouped(POINTS, -1), r"ranks must be a whole number >= 0, got -1"),
     (lambda: rules.Grouped(POINTS, 1, -0.1), r"delta_p must be finite and lie in \[0\.0"),

@@ -109,10 +109,14 @@ def test_greedy_ties_go_to_the_first_index() -> None:
     assert rules.greedy_acceptance(np.array([0.125, 0.375, 0.125, 0.375]), pooled).tolist() == [1, 1, 0, 0]
 
 
+def zeroes_only_k(node: dict[str, Any]) -> Any:
+    residual = lantern_residual(node)
+    object.__setattr__(residual, "neighbours", residual.neighbours[:, : node["k"]])
+    return residual
+
+
 BROKEN = {
-    "zeroes only k neighbours": lambda node: lantern_residual(
-        node | {"neighbours": [row[: node["k"]] + row[:1] for row in node["neighbours"]]}
-    ),
+    "zeroes only k neighbours": zeroes_only_k,
     "another branch": lambda node: lantern_residual(
         node, branch="lumina_static" if node["branch"] != "lumina_static" else "llamagen_static"
     ),

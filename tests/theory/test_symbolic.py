@@ -217,3 +217,30 @@ def test_proofs_fail_when_the_mathematics_is_broken(monkeypatch: pytest.MonkeyPa
         patch.setattr(annealing_proofs, "relaxed", lambda omega: relaxed(list(reversed(omega))))
         assert not prove_prop_2(close=True).holds
         assert not prove_two_token_distance().holds
+
+
+def test_each_part_of_a_proof_notices_a_fault_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The symbolic part without a grid, and the grid with a symbolic part that says yes to everything."""
+
+    def broken(p: Any, q: Any, a: Any) -> Any:
+        return a / 2
+
+    with monkeypatch.context() as patch:
+        patch.setattr(proofs, "pairs", lambda *args, **kwargs: iter(()))
+        assert proofs.prove_one_position_line().holds
+        assert not proofs.prove_one_position_line(broken).holds
+    with monkeypatch.context() as patch:
+        patch.setattr(proofs, "is_zero", lambda expression: True)
+        assert not proofs.prove_one_position_line(broken).holds
+    with monkeypatch.context() as patch:
+        # A block that pays for late acceptance: the exact moves must notice.
+        genuine = annealing_proofs._survival
+        patch.setattr(annealing_proofs, "_survival", lambda rates: genuine(list(rates)[::-1]))
+        assert not annealing_proofs.prove_annealing(3).holds
+
+
+def test_the_regime_ends_at_lossless_factors() -> None:
+    bound = symbolic_round(2, 1, over=(1,)).function("tv_bound")
+    for omega in (0.5, 1.0):
+        with pytest.raises(ValueError, match="lie outside the regime"):
+            bound([0.25, 0.75], [0.1, 0.9], [omega])

@@ -247,7 +247,7 @@ LOSSLESS = theory.Verifier(theory.Lossless())
             lambda: analyse_tree(
                 theory.IIDChain(np.full(99, 1 / 99)), theory.IIDChain(np.full(99, 1 / 99)), LOSSLESS, [[]] * 5
             ),
-            r"5 siblings without replacement over 99 tokens .* use fewer",
+            r"5 siblings over 99 tokens .* use fewer",
         ),
         (lambda: best_acceptance([0.5, 0.5], [0.5, 0.5], 0), r"k must be a whole number >= 1, got 0"),
         (lambda: best_acceptance([0.5, 0.5], [1.0], 1), r"one shape \(V,\), got \(2,\) and \(1,\)"),

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import theory
+import validate
 import validate.decoding as decoding
 from tests.validate.networks import TOKENS, table, tiny_pair
 from validate.__main__ import main
+from validate.decoder import Decoder
 from validate.decoding import decode
 from validate.measurement import measure, sample_baseline, two_sample
 from validate.noise import image_noise
@@ -26,6 +28,9 @@ LENGTH, IMAGES = 2, 4000
 CONFIDENCE = 0.9999
 """Seeds are fixed; an interval of this confidence that misses the exact value is a fault, not bad luck."""
 LOSSLESS = theory.Verifier(theory.Lossless())
+BOOKKEEPING = {torch.float64: 1e-5, torch.float32: 1e-4}
+"""Log-likelihood of an image of 49 tokens, cached against uncached: laws are float32, some 1e-7 a token; networks in
+float32 add some 1e-6 a token (logits to 1e-6, tripled and more by guidance). Measured: 3e-6; 3e-5 in float32."""
 RELAXED = theory.cool_sd(LENGTH, 1.6)
 
 
@@ -122,6 +127,65 @@ def test_scores_are_the_network_s_own_laws(baseline: Any) -> None:
     law = exact(RELAXED).law
     np.testing.assert_allclose(np.exp(found.log_likelihood), law[tuple(images.tokens.T)], atol=1e-6)
     assert len(found.log_likelihood) == 300
+
+
+@pytest.mark.parametrize(
+    ("length", "lossless", "dtype"),
+    [(1, True, torch.float64), (4, False, torch.float64), (4, False, torch.float32)],
+)
+def test_likelihood_of_one_pass_is_the_decoder_s_bookkeeping(
+    length: int, lossless: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of the decoder itself, behind every prefix and forced onto the image; their probabilities are summed over
+    the places where rounds can start."""
+    verifier = LOSSLESS if lossless else theory.cool_sd(length, 1.6)
+    pair = validate.load("fashion")
+    drafts = {key: draft.to(dtype) for key, draft in pair.drafts.items()}
+    pair = replace(pair, target=pair.target.to(dtype), drafts=drafts)
+    run = decode(pair, verifier, length, [3, 8, 1, 0], device="cpu", seed=5)
+    tokens, total = torch.from_numpy(run.tokens), pair.num_tokens
+    row = torch.arange(len(tokens))
+    begins = torch.zeros(len(tokens), total + 1, dtype=torch.float64)
+    begins[:, 0] = 1
+    for start in range(total):
+        ahead = min(length, total - start)
+        place = torch.full((len(tokens),), start)
+        noise = image_noise(0, range(len(tokens)), total, length, torch.device("cpu"))
+        decoder = Decoder(
+            pair, pair.encode_conditions(run.asked), noise, run.guidance, run.warp, prefix=tokens, placed=place
+        )
+        forced = iter(range(start, start + ahead))
+        with monkeypatch.context() as patch:
+            patch.setattr("validate.decoder.categorical", lambda law, uniform, forced=forced: tokens[:, next(forced)])
+            q = decoder._draft_block(ahead)
+            p = decoder._target_laws(ahead)
+        drafts = tokens[:, start : start + ahead]
+        drawn = torch.take_along_dim(q, drafts[..., None], -1)[..., 0].double().cumprod(-1)
+        following = tokens[:, start : start + ahead + 1, None]
+        wanted = torch.take_along_dim(p[:, : following.shape[1]], following, -1)[..., 0].double()
+        f = torch.broadcast_to(theory.acceptance_of(verifier, p[:, :ahead], q, np.arange(ahead)), q.shape)
+        kept = torch.take_along_dim(f, drafts[..., None], -1)[..., 0].double().cumprod(-1)
+        for accepted in range(ahead + 1):
+            before = drawn[:, accepted - 1] * kept[:, accepted - 1] if accepted else torch.ones(len(tokens)).double()
+            if accepted == ahead:
+                last = wanted[:, ahead] if start + ahead < total else torch.ones(len(tokens))
+            else:
+                # A rejected draft of any kind, then the residual behind it.
+                lost = (q[:, accepted].double() * (1 - f[:, accepted].double())).sum(-1)
+                residual = theory.residual_after(
+                    verifier, p[:, accepted], q[:, accepted], f[:, accepted], drafts[:, accepted],
+                    np.full(len(tokens), accepted),
+                )  # fmt: skip
+                last = lost * residual[row, tokens[:, start + accepted]].double()
+            begins[:, min(start + accepted + 1, total)] += begins[:, start] * before * last
+    scores = score(pair, run)
+    found = theory.sequence_log_likelihood(scores.tokens, scores.target_probs, scores.draft_probs, verifier, length)
+    np.testing.assert_allclose(np.asarray(found), begins[:, total].log().numpy(), rtol=0, atol=BOOKKEEPING[dtype])
+    np.testing.assert_allclose(filter_images(scores, verifier, length).log_likelihood, found, atol=1e-9)
+    other = theory.sequence_log_likelihood(
+        scores.tokens, scores.target_probs, scores.draft_probs, theory.cool_sd(length, 2.5), length
+    )
+    assert np.abs(np.asarray(other) - np.asarray(found)).min() > 1e-3
 
 
 def test_matching_reaches_the_wanted_tokens_per_call(baseline: Any) -> None:

@@ -422,6 +422,41 @@ def test_manifest_entries_of_files(folder: Path) -> None:
         load("fashion", weights=folder)
 
 
+@pytest.mark.parametrize("entry", ["name", "guidance", "draft", "drafts", "files", "figures"])
+@pytest.mark.parametrize("value", [None, 3, "x", [], {}, [3], {"x": 3}, float("nan")], ids=str)
+def test_manifest_entries_of_another_kind(folder: Path, entry: str, value: object) -> None:
+    edit_manifest(folder, lambda manifest: manifest.update({entry: value}))
+    if (entry, value) == ("guidance", 3):
+        assert load("fashion", weights=folder).guidance == 3
+        return
+    with pytest.raises(WeightsError):
+        load("fashion", weights=folder)
+
+
+@pytest.mark.parametrize("key", ["config", "config_sha256", "tensors"])
+@pytest.mark.parametrize("value", [None, 3, "x", [], {"x": 3}], ids=str)
+def test_file_entries_of_another_kind(folder: Path, key: str, value: object) -> None:
+    edit_manifest(folder, lambda manifest: manifest["files"]["target.safetensors"].update({key: value}))
+    with pytest.raises(WeightsError):
+        load("fashion", weights=folder)
+
+
+@pytest.mark.parametrize("figure", ["test_images", "judge_accuracy"])
+@pytest.mark.parametrize("value", [None, "many", []], ids=str)
+def test_figures_of_another_kind(folder: Path, figure: str, value: object) -> None:
+    edit_manifest(folder, lambda manifest: manifest["figures"].update({figure: value}))
+    with pytest.raises(WeightsError, match="malformed"):
+        load("fashion", weights=folder)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_config_that_fits_but_was_changed(folder: Path, verify: bool) -> None:
+    """The number of heads shows in no shape, and another one is another network."""
+    edit_manifest(folder, lambda manifest: manifest["files"]["target.safetensors"]["config"].update(heads=1))
+    with pytest.raises(WeightsError, match=r"config .*'heads': 1.* was changed"):
+        load("fashion", weights=folder, verify=verify)
+
+
 def test_file_names_cannot_leave_the_folder(folder: Path) -> None:
     edit_manifest(folder, lambda manifest: manifest.update(drafts=["/../../x"], draft="/../../x"))
     with pytest.raises(WeightsError, match="not a plain file name"):
@@ -506,6 +541,23 @@ def test_reference_lacks_a_tensor(folder: Path) -> None:
         load("fashion", weights=folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t["labels"].__setitem__(5, 10), r"labels hold 10 at index \(5,\), outside 0…9"),
+        (lambda t: t.update(labels=-t["labels"].to(torch.int64) - 1), r"labels hold -\d+ at index \(0,\)"),
+        (lambda t: t.update(labels=t["labels"][:-1].clone()), r"'tokens' has shape \(1000, 49\), expected \(999, 49\)"),
+        (lambda t: t.update(labels=t["labels"][:, None].clone()), r"'labels' has shape"),
+        (lambda t: t.update(tokens=t["tokens"].to(torch.int32) + 250), r"tokens hold \d+ at index"),
+        (lambda t: t.update(feature_mean=t["feature_mean"][:-1].clone()), "'feature_mean' has shape"),
+    ],
+)
+def test_reference_that_does_not_fit(folder: Path, change: Callable[[dict[str, Tensor]], object], message: str) -> None:
+    rewrite(folder, "reference.safetensors", change)
+    with pytest.raises(WeightsError, match=message):
+        load("fashion", weights=folder)
+
+
 # --- devices and doctests ------------------------------------------------------------------------------------------
 
 
@@ -527,7 +579,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_device("cuda:2")
 
 
-@pytest.mark.parametrize("module", ["transformer", "guidance"])
+@pytest.mark.parametrize("module", ["transformer", "guidance", "warping"])
 def test_worked_examples(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"validate.models.{module}"))
     assert results.attempted > 0

@@ -3,7 +3,7 @@
 A rule is a small class that says what it does (`acceptance`) and what it claims:
 
 * ``lossless``: q f ≤ p everywhere, so that with the optimal residual the output law is exactly p;
-* ``at_least_lossless``: f ≥ min(1, p/q) everywhere, so that nothing is wasted (THEORY 2);
+* ``at_least_lossless``: f ≥ min(1, p/q) everywhere, so that Σ (min(p, q) − min(p, q f)), the waste, is zero;
 * ``support_safe``: never accepts a token of target probability zero;
 * ``source`` and ``reconstructed`` (True where the published formula was not readable).
 

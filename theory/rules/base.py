@@ -64,6 +64,8 @@ def accept_up_to(mass: Array, q: Array) -> Array:
 def pair(p: Any, q: Any) -> tuple[Any, Array, Array]:
     """Namespace, target and draft as floats of one vocabulary."""
     p, q = as_floats(p), as_floats(q)
+    if p.ndim == 0 or q.ndim == 0:
+        raise ValueError("p and q must be laws of shape (..., V), got a single number")
     if p.shape[-1] != q.shape[-1]:
         raise ValueError(f"vocabulary mismatch: the target has {p.shape[-1]} tokens, the draft {q.shape[-1]}")
     return array_namespace(p, q), p, q

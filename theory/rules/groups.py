@@ -6,7 +6,7 @@ With C(x) the group of token x,
 
 * `Grouped` (GSD): C(x) is a window around x in the order of p. Windows overlap, so f falls below lossless where a
   window holds more draft than target although p(x) ≥ q(x); that acceptance is lost for every residual
-  (THEORY 2's waste). `AtLeastLossless(Grouped(...))` repairs it.
+  (the waste Σ (min(p, q) − min(p, q f))). `AtLeastLossless(Grouped(...))` repairs it.
 * `PartitionGrouped`, `RankGrouped` (this project): the groups partition the vocabulary. Accepted mass of group C is
   min(p(C), q(C)), so with `theory.residuals.ClusterResidual` the group of the emitted token has exactly the
   target's law [proved]; only the choice within the group is relaxed.
@@ -28,6 +28,7 @@ import numpy as np
 
 from theory.arrays import Array, array_namespace, device, real_number, to_numpy, whole_number
 from theory.rules.base import Position, accept_up_to, pair, same_shape
+from theory.rules.neighbours import codebook_rows
 
 
 def _number(value: Any, name: str) -> float:
@@ -79,10 +80,7 @@ class Grouped:
                     "or distance=inf to group by rank and probability alone"
                 )
             return
-        rows = np.array(to_numpy(self.embedding), dtype=np.float64)
-        if rows.ndim != 2 or not np.isfinite(rows).all():
-            raise ValueError(f"embedding must be finite codebook rows of shape (V, D), got shape {rows.shape}")
-        object.__setattr__(self, "embedding", rows)
+        object.__setattr__(self, "embedding", codebook_rows(self.embedding))
 
     def group_masses(self, p: Any, q: Any) -> tuple[Array, Array]:
         """p(C(x)) and q(C(x)) for every x; shapes (..., V)."""
@@ -133,7 +131,7 @@ class PartitionGrouped:
     support_safe: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        labels = to_numpy(self.labels) if not isinstance(self.labels, list) else np.asarray(self.labels)
+        labels = to_numpy(self.labels)
         if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iu":
             raise ValueError(
                 f"labels must be one integer for each token, shape (V,), got {labels.dtype} of shape {labels.shape}"

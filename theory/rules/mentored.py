@@ -22,6 +22,8 @@ Source: public note of V. Tran-Thien on lossy speculative sampling; f and the bu
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -29,8 +31,8 @@ from theory.arrays import Array, array_namespace, device, real_number
 from theory.distances import kl_divergence
 from theory.rules.base import Position, accept_up_to, pair, same_shape
 
-BISECTIONS = 64
-"""Halvings of the interval of log ω: more than the 53 bits of a float64 logarithm."""
+STEPS = 128
+"""Most steps of the root search; steps at least halve or bisect, and a float64 logarithm has 53 bits."""
 
 
 def ratio_order(mass: Array, p: Array) -> Array:
@@ -92,22 +94,44 @@ class Mentored:
         ratio = xp.where(p > 0, q / xp.where(p > 0, p, one), one)
         most = xp.clip(xp.max(ratio, axis=-1, keepdims=True), 1.0, float(xp.finfo(p.dtype).max))
 
-        def fits(omega: Array) -> Array:
+        def spent(omega: Array) -> tuple[Array, Array]:
+            """Divergence, and its derivative in log ω; shapes (..., 1)."""
             kept = xp.minimum(q, omega * p)
             floor = sorted_floor(kept, p, xp.sum(q - kept, axis=-1))
             o = xp.maximum(kept, floor * p)
+            capped = xp.sum(xp.where(q > omega * p, p, 0 * p), axis=-1, keepdims=True)
             forward = self.direction == "output_target"
             cost = xp.asarray(kl_divergence(o, p) if forward else kl_divergence(p, o), dtype=p.dtype, device=device(p))
-            return (cost <= self.budget)[..., None]
+            spread = omega / xp.where(floor > 0, floor, omega)
+            return cost[..., None], capped * (omega * xp.log(spread) if forward else spread - 1)
 
         if self.budget == 0:
             return xp.ones_like(most)
-        low, high = xp.zeros_like(most), xp.log(most)
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            fit = fits(xp.exp(middle))
-            low, high = xp.where(fit, middle, low), xp.where(fit, high, middle)
-        return xp.where(fits(most), most, xp.exp(low))
+        affordable = spent(most)[0] <= self.budget
+        return xp.where(affordable, most, xp.exp(self._root(spent, xp.log(most), affordable)))
+
+    def _root(self, spent: Callable[[Array], tuple[Array, Array]], high: Array, done: Array) -> Array:
+        """log ω in [0, high] where the budget is just spent: Newton steps on √D within a bracket; `done` rows are left.
+
+        D starts like a square at ω = 1, so that its square root is nearly straight. A step that leaves the bracket, or
+        is longer than half of the one before, gives way to bisection. D itself is known to a rounding of one.
+        """
+        xp = array_namespace(high)
+        root, rounding = math.sqrt(self.budget), 2 * float(xp.finfo(high.dtype).eps)
+        low, at, moved = 0 * high, high / 2, high
+        for _ in range(STEPS):
+            cost, slope = spent(xp.exp(at))
+            fit = cost <= self.budget
+            low, high = xp.where(fit, at, low), xp.where(fit, high, at)
+            done = done | (xp.abs(cost - self.budget) <= rounding) | (high - low <= rounding)
+            if bool(xp.all(done)):
+                break
+            size, rises = xp.sqrt(cost), slope > 0
+            step = 2 * size * (root - size) / xp.where(rises, slope, xp.ones_like(slope))
+            newton = rises & (at + step > low) & (at + step < high) & (xp.abs(step) <= xp.abs(moved) / 2)
+            moved = xp.where(newton, step, (low + high) / 2 - at)
+            at = xp.where(done, at, at + moved)
+        return at
 
     def acceptance(self, p: Any, q: Any, position: Position) -> Array:
         _, p, q = pair(p, q)

@@ -22,7 +22,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from theory.arrays import Array, array_namespace, as_floats, device, real_number, to_numpy, whole_number
+from theory.arrays import (
+    Array,
+    array_namespace,
+    as_floats,
+    device,
+    first_index,
+    real_array,
+    real_number,
+    to_numpy,
+    whole_number,
+)
 from theory.rules.base import Position, accept_up_to, pair
 
 POOLING_SLACK = 16 * np.finfo(np.float64).eps
@@ -30,8 +40,8 @@ POOLING_SLACK = 16 * np.finfo(np.float64).eps
 
 
 def check_neighbours(neighbours: Any, k: int) -> np.ndarray[Any, Any]:
-    """Neighbour lists as int64 of shape (V, k): for every token its k nearest others, nearest first."""
-    table = to_numpy(neighbours) if not isinstance(neighbours, list) else np.asarray(neighbours)
+    """Neighbour lists as int64 of shape (V, k): for every token its k nearest others, nearest first, none twice."""
+    table = to_numpy(neighbours)
     if table.ndim != 2 or table.shape[1] < k or table.dtype.kind not in "iu":
         raise ValueError(
             f"neighbours must be integers of shape (V, at least k={k}), got {table.dtype} of shape {table.shape}"
@@ -43,7 +53,25 @@ def check_neighbours(neighbours: Any, k: int) -> np.ndarray[Any, Any]:
         raise ValueError(
             f"neighbours[{x}, {j}] is {table[x, j]}; a neighbour lies in 0…{size - 1} and is not the token itself"
         )
-    return np.array(table[:, :k], dtype=np.int64)
+    kept = np.array(table[:, :k], dtype=np.int64)
+    ordered = np.sort(kept, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    if twice.any():
+        x = int(np.argmax(twice))
+        raise ValueError(f"neighbours[{x}] names a token twice, {kept[x].tolist()}; its mass would be pooled twice")
+    return kept
+
+
+def codebook_rows(embedding: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Rows of an embedding as float64 (V, D); ValueError naming the first entry that is not finite."""
+    rows = real_array(embedding, "embedding")
+    if rows.ndim != 2:
+        raise ValueError(f"embedding must have shape (V, D), one codebook row a token, got {rows.shape}")
+    bad = ~np.isfinite(rows)
+    if bad.any():
+        index = first_index(bad)
+        raise ValueError(f"embedding: entry {index} is {rows[index]}; codebook rows must be finite")
+    return rows
 
 
 def nearest_neighbours(embedding: Any, k: int) -> np.ndarray[Any, Any]:
@@ -59,11 +87,19 @@ def nearest_neighbours(embedding: Any, k: int) -> np.ndarray[Any, Any]:
     Returns
     -------
     int64 array, shape (V, k)
+
+    Raises
+    ------
+    ValueError
+        For rows that are not finite, or fewer than k + 1 of them.
     """
-    points = to_numpy(embedding).astype(np.float64)
-    k = whole_number(k, "k", 1)
-    if points.ndim != 2 or k >= len(points):
+    points, k = codebook_rows(embedding), whole_number(k, "k", 1)
+    if k >= len(points):
         raise ValueError(f"k is {k}; an embedding of shape {points.shape} has at most {len(points) - 1} neighbours")
+    # Distances do not see origin and unit, their rounding does: rows far from zero would all look alike. A row as the
+    # origin and a power of two as the unit keep ties exact.
+    points = points - points[0]
+    points = np.ldexp(points, -int(np.frexp(np.abs(points).max(initial=0.0))[1]))
     squares = np.sum(points**2, axis=1)
     distance = squares[:, None] + squares[None, :] - 2 * points @ points.T
     np.fill_diagonal(distance, np.inf)

@@ -1,7 +1,7 @@
 """Rules that compare p(x) with q(x): lossless, multiplicative, additive, mixtures, Cactus.
 
 f = min(1, m(x)/q(x)) accepts the mass min(q, m): the rules of this file differ in m. Largest accepted mass under
-the cap q f ≤ ω p is m = ω p [proved, THEORY 2].
+the cap q f ≤ ω p is m = ω p [proved].
 
 >>> Cactus(0.5).acceptance([0.5, 0.5, 0.0], [0.1, 0.1, 0.8], 0).tolist()
 [1.0, 1.0, 0.0]
@@ -40,7 +40,7 @@ class Lossless:
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """f_i = min(1, ω_i p/q): the largest acceptance under the likelihood-ratio cap q f ≤ ω p (THEORY 2).
+    """f_i = min(1, ω_i p/q): the largest acceptance under the likelihood-ratio cap q f ≤ ω p.
 
     Parameters
     ----------
@@ -78,7 +78,9 @@ class Relaxed:
         if omega.size == 1 and math.isinf(float(omega.reshape(-1)[0])):
             return xp.ones_like(p * q)
         outright = np.isinf(omega)
-        factor = xp.asarray(np.where(outright, 1.0, omega), dtype=p.dtype, device=device(p))
+        # A factor beyond float32 would be infinite there, and ∞·0 is no number.
+        largest = float(xp.finfo(p.dtype).max)
+        factor = xp.asarray(np.where(outright, 1.0, np.minimum(omega, largest)), dtype=p.dtype, device=device(p))
         f = accept_up_to(factor * p, q)
         if outright.any():
             f = xp.where(xp.asarray(outright, device=device(p)), xp.ones_like(f), f)
@@ -198,12 +200,12 @@ class Cactus:
 class AtLeastLossless:
     """f ∨ min(1, p/q): repairs a rule that throws away acceptance lossless decoding would have had for nothing.
 
-    With the optimal residual the waste Σ (min(p, q) − min(p, q f)) of the repaired rule is zero (THEORY 2), while
+    With the optimal residual the waste Σ (min(p, q) − min(p, q f)) of the repaired rule is zero, while
     every [q f − p]_+ stays as it was: acceptance rises and one-position TV does not change [proved].
     """
 
     rule: Rule
-    source: ClassVar[str] = "this project, THEORY 2"
+    source: ClassVar[str] = "this project (no waste)"
     reconstructed: ClassVar[bool] = False
     at_least_lossless: ClassVar[bool] = True
 

@@ -26,6 +26,9 @@ def cosine(a: Any, b: Any) -> Array:
     """Cosine similarity on the last axis; a vector of length zero has similarity 0."""
     a, b = as_floats(a), as_floats(b)
     xp = array_namespace(a, b)
+    # Squares of entries beyond 1e19 (float32) or below 1e-19 leave the range; the angle does not see the length.
+    largest = [xp.max(xp.abs(x), axis=-1, keepdims=True) for x in (a, b)]
+    a, b = (x / xp.where(most > 0, most, xp.ones_like(most)) for x, most in zip((a, b), largest, strict=True))
     norm = xp.sqrt(xp.sum(a * a, axis=-1)) * xp.sqrt(xp.sum(b * b, axis=-1))
     return xp.where(norm > 0, xp.sum(a * b, axis=-1) / xp.where(norm > 0, norm, xp.ones_like(norm)), 0.0)
 
@@ -85,6 +88,8 @@ class CascadeStyle:
                 f"expected siblings (..., K) and hidden (..., K, D), got {tuple(tokens.shape)} and "
                 f"{tuple(states.shape)}"
             )
+        if not xp.isdtype(tokens.dtype, "integral"):
+            raise ValueError(f"siblings must be integers, got dtype {tokens.dtype}")
         size = p.shape[-1]
         for bad, what, values in (
             (~xp.isfinite(states), "hidden states must be finite", states),

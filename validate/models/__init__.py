@@ -7,6 +7,7 @@ from validate.models.loading import known_models, load
 from validate.models.pair import Pair
 from validate.models.transformer import KVCache, TokenTransformer
 from validate.models.vq import VQTokenizer
+from validate.models.warping import Warp
 from validate.models.weights import WeightsError
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Reference",
     "TokenTransformer",
     "VQTokenizer",
+    "Warp",
     "WeightsError",
     "guided_logits",
     "known_models",

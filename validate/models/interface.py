@@ -77,6 +77,13 @@ class ImageModel(Protocol):
     unconditional : bool
         Whether there is no condition and hence no guidance.
     device : torch.device
+
+    Notes
+    -----
+    A class-conditional model also has `num_classes`, without the null class. Optional are `decoder`, the model's own
+    copy of its tokenizer, which is then compared with the pair's; `to(device)`, which moves a `torch.nn.Module` and
+    answers another kind of model there; and `row_bytes()`, the cache of one unguided image, so that an error about
+    memory can name the batch that would fit.
     """
 
     @property
@@ -100,8 +107,8 @@ class ImageModel(Protocol):
         Parameters
         ----------
         conditions : of the model's family
-            Class numbers, int64 (B,); `Captions`; or the number of images B for an unconditional model. Class numbers
-            and captions can be indexed by rows.
+            What `encode_conditions` answers, or some of its rows: class numbers, int64 (B,); captions; for an
+            unconditional model int64 zeros (B,).
         guidance : float
             s of null + s (conditional − null); 1 runs no null rows.
 
@@ -113,8 +120,11 @@ class ImageModel(Protocol):
         ...
 
     def encode_conditions(self, conditions: Any) -> Any:
-        """What `start` takes, checked and moved to the model's device, from what a user writes (a list of class
-        numbers, for instance); supports ``len`` and indexing by a tensor of rows."""
+        """What `start` takes, checked and moved to the model's device, from what a user writes.
+
+        A class-conditional model takes a list of class numbers, or how many images (classes in turn); an unconditional
+        one how many images. The answer supports ``len`` and indexing by an int64 tensor of rows or a slice.
+        """
         ...
 
 

@@ -29,14 +29,19 @@ torch.Size([1, 3, 5])
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["KVCache", "TokenTransformer"]
+from validate.models.conditions import class_numbers
+from validate.models.sequences import GuidedSequences
+
+__all__ = ["KVCache", "TokenSequences", "TokenTransformer"]
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,31 @@ class TokenTransformer(nn.Module):
         self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(layers))
         self.final_norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab_size)
+
+    unconditional = False
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens: square where T is, else one row."""
+        side = math.isqrt(self.num_tokens)
+        return (side, side) if side * side == self.num_tokens else (1, self.num_tokens)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the values are."""
+        return self.head.weight.device
+
+    def encode_conditions(self, conditions: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+        """Class numbers (a count cycles through them), checked, int64 on the model's device."""
+        return torch.from_numpy(class_numbers(conditions, self.num_classes)).to(self.device)
+
+    def start(self, conditions: Tensor, guidance: float = 1.0) -> TokenSequences:
+        """Begin one image for each class number."""
+        return TokenSequences(self, self.class_ids(conditions), guidance)
+
+    def row_bytes(self) -> int:
+        """Cache of one unguided image."""
+        return 2 * self.layers * self.num_tokens * self.width * self.head.weight.element_size()
 
     @property
     def config(self) -> dict[str, int]:
@@ -265,14 +295,20 @@ class TokenTransformer(nn.Module):
             self._check_ranges(ids, lengths)
         positions = lengths[:, None] + torch.arange(new, device=ids.device)
         row_index = torch.arange(rows, device=ids.device)[:, None]
+        # A whole image fits behind nothing but length 0: plain causal attention, which is faster than a mask.
+        whole = new == self.num_tokens
         visible = torch.arange(self.num_tokens, device=ids.device) <= positions[:, :, None]
-        mask = visible[:, None]
+        mask = None if whole else visible[:, None]
         x = self.token_embedding(ids) + self.position_embedding(positions)
         for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
             assert isinstance(block, _Block)
             query, key, value = block.project(x)
-            keys[row_index, positions] = key
-            values[row_index, positions] = value
+            if whole:
+                keys.copy_(key)
+                values.copy_(value)
+            else:
+                keys[row_index, positions] = key
+                values[row_index, positions] = value
             x = block.finish(x, query, keys, values, mask)
         hidden = self.final_norm(x)
         logits = self.head(hidden)
@@ -298,3 +334,21 @@ class TokenTransformer(nn.Module):
             )
         row = int(bad_id.nonzero()[0])
         raise ValueError(f"ids row {row} holds {ids[row].tolist()}; ids lie in 0…{self.null_id}")
+
+
+class TokenSequences(GuidedSequences):
+    """Images being written by a `TokenTransformer`; a null row starts with the null class."""
+
+    def __init__(self, model: TokenTransformer, class_ids: Tensor, guidance: float) -> None:
+        super().__init__(len(class_ids), guidance)
+        self.model = model
+        null = torch.full_like(class_ids, model.null_id)
+        self.first = class_ids if self.halves == 1 else torch.cat([class_ids, null])
+        self.cache = model.new_cache(len(self.first))
+
+    def extend(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        ids = torch.where(inputs < 0, self.first[:, None], inputs)
+        return self.model.extend(ids, lengths, self.cache, return_hidden=True, check=False)
+
+    def gather(self, rows: Tensor) -> None:
+        self.first, self.cache = self.first[rows], self.cache.gather(rows)

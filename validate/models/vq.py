@@ -135,6 +135,10 @@ class VQTokenizer(nn.Module):
         grid = codes.transpose(1, 2).reshape(len(codes), self.code_width, *self.grid)
         return torch.sigmoid(self.decoder(grid)[:, 0])
 
+    def tables(self) -> list[Tensor]:
+        """Codebook and decoder: what gives tokens their meaning."""
+        return [self.codebook, *self.decoder.state_dict().values()]
+
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
         """Tokens of images.

@@ -1,15 +1,16 @@
 """A folder of weights: one manifest, several safetensors files, every departure from the manifest an error.
 
 manifest.json holds ``name``, ``guidance``, ``draft`` (the default), ``drafts`` (best first) and ``files``:
-file name to ``kind``, ``config`` (the network's constructor arguments), ``bytes``, ``sha256`` and ``tensors``
-(name to shape and dtype). Tensors are stored in half precision and computed with in single precision;
-statistics are stored in single precision.
+file name to ``kind``, ``config`` (the network's constructor arguments), ``config_sha256`` (not every argument shows in
+a shape: heads do not), ``bytes``, ``sha256`` and ``tensors`` (name to shape and dtype). Tensors are stored in half
+precision and computed with in single precision; statistics are stored in single precision.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,16 @@ from torch import Tensor
 
 from validate.models.building import Network, blank
 
-__all__ = ["MANIFEST", "WeightsError", "fill", "read_manifest", "read_tensors"]
+__all__ = [
+    "MANIFEST",
+    "WeightsError",
+    "check_finite",
+    "compare",
+    "config_sha256",
+    "fill",
+    "read_manifest",
+    "read_tensors",
+]
 
 MANIFEST = "manifest.json"
 
@@ -52,7 +62,20 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     for entry in ("name", "guidance", "draft", "drafts", "files", "figures"):
         if entry not in manifest:
             raise WeightsError(f"{path} has no entry {entry!r}")
+    for entry, kind in (("name", str), ("draft", str), ("drafts", list), ("files", dict), ("figures", dict)):
+        if not isinstance(manifest[entry], kind):
+            raise WeightsError(f"{path}: entry {entry!r} is {manifest[entry]!r:.60}, expected a {kind.__name__}")
+    if not all(isinstance(name, str) for name in manifest["drafts"]):
+        raise WeightsError(f"{path}: entry 'drafts' is {manifest['drafts']!r:.60}, expected names")
+    guidance = manifest["guidance"]
+    if isinstance(guidance, bool) or not isinstance(guidance, int | float) or not math.isfinite(guidance):
+        raise WeightsError(f"{path}: entry 'guidance' is {guidance!r:.60}, expected a finite number")
     return manifest
+
+
+def config_sha256(kind: str, config: Mapping[str, Any]) -> str:
+    """Hash of a network's class name and constructor arguments."""
+    return hashlib.sha256(json.dumps([kind, dict(config)], sort_keys=True).encode()).hexdigest()
 
 
 def read_tensors(folder: Path, manifest: Mapping[str, Any], name: str, *, verify: bool) -> dict[str, Tensor]:
@@ -92,13 +115,13 @@ def read_tensors(folder: Path, manifest: Mapping[str, Any], name: str, *, verify
     except (SafetensorError, KeyError) as error:
         raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
     recorded = {tensor: tuple(about["shape"]) for tensor, about in entry["tensors"].items()}
-    _compare(path, tensors, recorded)
+    compare(path, tensors, recorded)
     for tensor, values in tensors.items():
         dtype = str(values.dtype).removeprefix("torch.")
         if dtype != entry["tensors"][tensor]["dtype"]:
             expected = entry["tensors"][tensor]["dtype"]
             raise WeightsError(f"{path}: tensor {tensor!r} has dtype {dtype}, {MANIFEST} records {expected}")
-        _finite(path, tensor, values)
+        check_finite(path, tensor, values)
     return tensors
 
 
@@ -111,13 +134,17 @@ def fill(kind: type[Network], folder: Path, manifest: Mapping[str, Any], name: s
         As `read_tensors`; also when the config does not fit the network or its tensors.
     """
     tensors = read_tensors(folder, manifest, name, verify=verify)
-    config = _entry(manifest, name)["config"]
+    config, recorded = (_entry(manifest, name)[key] for key in ("config", "config_sha256"))
     try:
         network = blank(kind, config)
     except (TypeError, ValueError, RuntimeError) as error:
         raise WeightsError(f"{MANIFEST}: config {config} of {name} does not fit {kind.__name__}: {error}") from error
+    if config_sha256(kind.__name__, config) != recorded:
+        raise WeightsError(
+            f"{MANIFEST}: config {config} of {name} is not the {kind.__name__} whose SHA-256 it records: it was changed"
+        )
     expected = {tensor: tuple(values.shape) for tensor, values in network.state_dict().items()}
-    _compare(folder / name, tensors, expected)
+    compare(folder / name, tensors, expected)
     for tensor, values in tensors.items():
         if not values.is_floating_point():
             dtype = str(values.dtype).removeprefix("torch.")
@@ -137,13 +164,13 @@ def _entry(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         raise WeightsError(f"{MANIFEST} lists no file {name!r}; it lists {', '.join(manifest['files'])}")
     if not isinstance(entry, dict):
         raise WeightsError(f"{MANIFEST}: entry of {name!r} is a {type(entry).__name__}, expected an object")
-    for key in ("config", "bytes", "sha256", "tensors"):
+    for key in ("config", "config_sha256", "bytes", "sha256", "tensors"):
         if key not in entry:
             raise WeightsError(f"{MANIFEST}: file {name!r} has no entry {key!r}")
     return entry
 
 
-def _compare(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+def compare(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Same names, same shapes."""
     for tensor, shape in expected.items():
         if tensor not in found:
@@ -155,7 +182,8 @@ def _compare(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, tup
             raise WeightsError(f"{path} holds an extra tensor {tensor!r} of shape {tuple(values.shape)}")
 
 
-def _finite(path: Path, tensor: str, values: Tensor) -> None:
+def check_finite(path: Path, tensor: str, values: Tensor) -> None:
+    """Refuse NaN and infinity, naming the first."""
     if not values.is_floating_point():
         return
     outside = (~torch.isfinite(values)).nonzero()

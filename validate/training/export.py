@@ -16,7 +16,7 @@ from torch import Tensor
 from validate.models.judge import Judge
 from validate.models.transformer import TokenTransformer
 from validate.models.vq import VQTokenizer
-from validate.models.weights import MANIFEST
+from validate.models.weights import MANIFEST, config_sha256
 from validate.training.card import model_card
 from validate.training.idx import FILES
 from validate.training.stages import Run
@@ -62,6 +62,7 @@ def export(run: Run, out: Path) -> dict[str, Any]:
         files[name] = {
             "kind": kind,
             "config": config,
+            "config_sha256": config_sha256(kind, config),
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
             "parameters": sum(value.numel() for value in tensors.values()),

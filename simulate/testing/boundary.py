@@ -1,0 +1,213 @@
+"""Boundary probes: a uniform sampler tried where its uniforms meet its thresholds.
+
+At the ends, u = 0 and u = nextafter(1, 0), and around every threshold h (f of a drafted token, or h_i of block
+verification): u exactly h, one unit in the last place below and above, and a little further off. A test must succeed
+iff u < h, strictly, and no token of probability zero may be drawn whatever u_final is.
+
+Two kinds of failure are told apart. *Decisive*: an event of declared probability zero happened, or a test fell on the
+wrong side further from its threshold than rounding reaches. *Rounding*: the wrong side nearer than that; a sampler that
+computes f in another order may do so, and its law is off by no more.
+
+>>> from simulate.testing.mutants.skeleton import TokenWise
+>>> refute(TokenWise()) is None
+True
+>>> failure = refute(TokenWise(accepts=lambda u, f: u <= f))
+>>> failure.drafts.tolist(), failure.acceptance.tolist(), failure.what
+([1], [0.0], 'accepted 1, expected 0')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import theory
+from simulate.testing.calls import BadAnswer, answer
+from simulate.testing.exact_mode import all_blocks
+from simulate.testing.protocol import Floats, Integers, Rounds
+from simulate.testing.uniforms import LAST_UNIFORM, Uniforms, UniformSampler
+from theory.arrays import to_numpy
+
+TOKEN_MARGIN = 8 * 2.0**-52
+"""How far another order of operations moves f = p/q, relatively: p and q are normalised (one rounding and a sum each),
+then divided, or subtracted as logarithms of size up to one."""
+
+BLOCK_MARGIN = 1e-8
+"""The same for h = M/(M + 1 − s): M and 1 − s are differences, and lose the digits that cancel."""
+
+LOSSLESS = theory.Verifier(theory.Lossless())
+
+
+class BoundaryFailure(NamedTuple):
+    """One round answered wrongly; `str` prints it."""
+
+    target_probs: Floats
+    draft_probs: Floats
+    drafts: Integers
+    acceptance: Floats
+    final: float
+    what: str
+    decisive: bool
+
+    def __str__(self) -> str:
+        return (
+            f"p = {self.target_probs.tolist()}, q = {self.draft_probs.tolist()}, drafts {self.drafts.tolist()}, "
+            f"acceptance uniforms {self.acceptance.tolist()}, final uniform {self.final!r}: {self.what}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Declared:
+    """Thresholds of a batch of blocks, and what follows from uniforms."""
+
+    verifier: Any
+    rounds: Rounds
+
+    def thresholds(self) -> Floats:
+        """h of every test, shape (B, L)."""
+        r, length = self.rounds, self.rounds.length
+        if self.verifier.stateful:
+            return to_numpy(theory.block_tests(self.verifier, *self._drafted()).success)[:, 1:]
+        f = [theory.acceptance_of(self.verifier, r.target_probs[:, i], r.draft_probs[:, i], i) for i in range(length)]
+        return np.take_along_axis(np.stack(f, axis=1), r.draft_ids[:, :, None], axis=-1)[:, :, 0]
+
+    def blurred(self) -> Any:
+        """Tests of block verification whose h is 0/0 up to rounding (s = 1, before the last), shape (B, L)."""
+        if not self.verifier.stateful:
+            return np.zeros(self.rounds.draft_ids.shape, dtype=bool)
+        s = to_numpy(theory.block_tests(self.verifier, *self._drafted()).weights)[:, 1:]
+        return (s > 1 - BLOCK_MARGIN) & (np.arange(s.shape[1]) < s.shape[1] - 1)
+
+    def _drafted(self) -> tuple[Integers, Floats, Floats]:
+        return self.rounds.draft_ids, self.rounds.target_probs[:, :-1], self.rounds.draft_probs
+
+    def accepted(self, flags: Any) -> Integers:
+        if self.verifier.stateful:
+            return np.asarray(np.max(np.where(flags, np.arange(1, flags.shape[1] + 1), 0), axis=1))
+        return np.asarray(np.cumprod(flags, axis=1).sum(axis=1))
+
+    def next_law(self, row: int, accepted: int) -> Floats:
+        """Law of the token after so many accepted drafts."""
+        r = self.rounds
+        if accepted == r.length:
+            return np.asarray(r.target_probs[row, accepted])
+        p, q = r.target_probs[row, accepted], r.draft_probs[row, accepted]
+        if self.verifier.stateful:
+            weight = to_numpy(theory.block_tests(self.verifier, *self._drafted()).weights)[row, accepted]
+            return to_numpy(self.verifier.step(p, q, accepted, weight).residual)
+        f = theory.acceptance_of(self.verifier, p, q, accepted)
+        return to_numpy(theory.residual_after(self.verifier, p, q, f, r.draft_ids[row, accepted], accepted))
+
+
+def _trials(h: Floats, margin: float) -> Iterator[tuple[Floats, float]]:
+    """Acceptance uniforms (B, L) and the final uniform: one test at a time is brought to its threshold."""
+    for place in range(h.shape[1]):
+        own = h[:, place]
+        beside = [np.nextafter(own, 0), np.nextafter(own, 1), own * (1 - 2 * margin), own * (1 + 2 * margin)]
+        for tried in [np.zeros(len(h)), np.full(len(h), LAST_UNIFORM), own, *beside]:
+            u = np.zeros_like(h)
+            u[:, place + 1 :] = LAST_UNIFORM
+            u[:, place] = np.clip(tried, 0.0, LAST_UNIFORM)
+            yield u, 0.5
+    for final in (0.0, LAST_UNIFORM):
+        for fill in (0.0, LAST_UNIFORM):
+            yield np.full_like(h, fill), final
+
+
+def boundary_failures(
+    sampler: UniformSampler,
+    target: theory.Chain,
+    draft: theory.Chain,
+    length: int,
+    verifier: theory.AnyVerifier = LOSSLESS,
+) -> list[BoundaryFailure]:
+    """Every boundary probe that fails on every block that can be drafted, decisive ones first.
+
+    Parameters
+    ----------
+    sampler : function (Rounds, Uniforms) → Emitted
+    target, draft : Chain
+    length : int
+    verifier : verifier
+        What is declared; lossless by default.
+    """
+    rounds, _ = all_blocks(target, draft, length, draft)
+    declared = _Declared(verifier, rounds)
+    h, margin = declared.thresholds(), BLOCK_MARGIN if verifier.stateful else TOKEN_MARGIN
+    blurred = declared.blurred()
+    found = []
+    for u, final in _trials(h, margin):
+        if verifier.stateful:
+            decisive = (~blurred & (abs(u - h) > margin)).all(axis=1)
+        else:
+            # min(p, q)/q is 0 or 1 whatever the rounding.
+            decisive = ((h == 0) | (h == 1) | (abs(u - h) > margin * h)).all(axis=1)
+        right = declared.accepted(u < h)
+        uniforms = Uniforms(u, np.full(rounds.count, final))
+        try:
+            tokens, accepted = answer(
+                lambda uniforms=uniforms: sampler(rounds, uniforms),  # type: ignore[misc]
+                rounds.count, length, rounds.vocab_size, rounds.draft_ids, None,
+            )  # fmt: skip
+        except BadAnswer as error:
+            # Row 0 stands for the batch where the answer itself is none.
+            found.append(_failure(rounds, 0, uniforms, str(error), True))
+            continue
+        for row in range(rounds.count):
+            if accepted[row] != right[row]:
+                what = f"accepted {accepted[row]}, expected {right[row]}"
+                found.append(_failure(rounds, row, uniforms, what, bool(decisive[row])))
+            elif declared.next_law(row, int(right[row]))[tokens[row, right[row]]] <= 0:
+                what = f"drew token {tokens[row, right[row]]}, which has probability 0"
+                found.append(_failure(rounds, row, uniforms, what, True))
+    return sorted(found, key=lambda failure: not failure.decisive)
+
+
+def _failure(rounds: Rounds, row: int, uniforms: Uniforms, what: str, decisive: bool) -> BoundaryFailure:
+    laws = rounds.target_probs[row], rounds.draft_probs[row]
+    return BoundaryFailure(
+        *laws, rounds.draft_ids[row], uniforms.acceptance[row], float(uniforms.final[row]), what, decisive
+    )
+
+
+EXACT_PAIRS: tuple[tuple[list[float], list[float]], ...] = (
+    ([1.0, 0.0], [0.5, 0.5]),
+    ([0.25, 0.75], [0.5, 0.5]),
+    ([0.5, 0.5], [0.5, 0.5]),
+    ([0.0, 0.25, 0.75], [0.5, 0.25, 0.25]),
+    ([0.5, 0.5, 0.0], [0.25, 0.25, 0.5]),
+)
+"""Pairs on which edges are met exactly, smallest first; p/q is computed without rounding."""
+
+ROUNDED_PAIRS: tuple[tuple[list[float], list[float]], ...] = (
+    ([3 / 26, 3 / 26, 4 / 26, 4 / 26, 6 / 26, 6 / 26], [1 / 6] * 6),
+    ([3 / 26, 3 / 26, 4 / 26, 4 / 26, 6 / 26, 6 / 26, 0.0], [1 / 7] * 7),
+)
+"""Pairs whose partial sums end below one."""
+
+
+def refute(
+    sampler: UniformSampler, verifier: theory.AnyVerifier = LOSSLESS, length: int = 1, *, strict: bool = False
+) -> BoundaryFailure | None:
+    """The smallest input on which a boundary probe fails, or None.
+
+    Parameters
+    ----------
+    sampler : function (Rounds, Uniforms) → Emitted
+    verifier : verifier
+        What is declared; lossless by default.
+    length : int
+        L.
+    strict : bool
+        Whether failures within rounding of a threshold count, on pairs where p/q has none: u exactly f must be
+        rejected.
+    """
+    for p, q in EXACT_PAIRS + ROUNDED_PAIRS:
+        counted = strict and (p, q) in EXACT_PAIRS
+        for failure in boundary_failures(sampler, theory.IIDChain(p), theory.IIDChain(q), length, verifier):
+            if failure.decisive or counted:
+                return failure
+    return None
