@@ -201,8 +201,9 @@ knobs = ipywidgets.interactive(
     L=slider(ipywidgets.IntSlider, 4, 1, 5, 1, "L"),
     distance=slider(ipywidgets.FloatSlider, 0.3, 0.05, 0.45, 0.05, "draft TV"),
 )
+display(knobs)
 
 # %% [markdown]
-# **Try.** The floor at 0 and at 1 with everything else fixed: B and TV stay, N moves. ν below zero relaxes late positions
-# more. In the cells above: another seed; `length = 4`; `theory.excess_schedule`; a rule of another paper, such as
+# **Try.** The floor at 0 and at 1 with everything else fixed: in a decreasing schedule B and TV stay, N moves. ν below zero
+# relaxes late positions more. In the cells above: another seed; `length = 4`; `theory.excess_schedule`; a rule of another paper, such as
 # `theory.EntropyRelaxed(0.3, 0.8)`, at the same accepted length.
