@@ -65,6 +65,7 @@ for panel, (name, run) in zip(axes, runs.items()):
         pixels = pair.tokenizer.decode(torch.from_numpy(run.tokens[:shown])).numpy()
     panel.imshow(1 - np.concatenate(list(pixels), axis=1), cmap="gray", vmin=0, vmax=1)
     panel.set(xticks=[], yticks=[])
+    panel.spines[:].set_visible(False)
     panel.set_ylabel(f"{name}\n{run.tokens_per_call:.2f} tokens a call", rotation=0, ha="right", va="center")
     panel.grid(False)
 plt.show()
