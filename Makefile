@@ -8,7 +8,7 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 ARGS ?=
 
-.PHONY: figures quick test bench lint format docs clean
+.PHONY: figures quick test bench notebooks lint format docs clean
 .DEFAULT_GOAL := figures
 
 figures: $(READY)
@@ -22,6 +22,9 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+notebooks: $(READY)
+	$(BIN)/jupytext --quiet --to ipynb --execute notebooks/*.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -42,4 +45,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) figures docs/build docs/reference .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) figures notebooks/*.ipynb docs/build docs/reference .mypy_cache .ruff_cache .pytest_cache .hypothesis
