@@ -57,7 +57,7 @@ def _pointwise(verifier: AnyVerifier) -> bool:
 
 
 def _block_tests(verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: np.ndarray) -> theory.BlockTests:
-    """`theory.block_tests`, without residuals at places where the block does not end, for weights that are never capped.
+    """`theory.block_tests`, for weights that are never capped without residuals at places where the block goes on.
 
     With ω ≤ 1 block verification needs s'(x) of the drafted token and s − Σ min(q, ω s p) alone.
     """

@@ -1,4 +1,4 @@
-"""Who proposes, other than a small network of the target's kind: feature-level drafters and their trees, Jacobi iterates."""
+"""Drafters other than a small network of the kind of the target: its features and their trees, Jacobi iterates."""
 
 from validate.drafters.jacobi import decode_jacobi
 

@@ -37,7 +37,8 @@ from tqdm import tqdm
 import theory
 from simulate.draws import categorical
 from theory import AnyVerifier
-from validate.decoder import COMPACT_BELOW, Clock, Writer, verify_block
+from validate.acceptance import verify_block
+from validate.decoder import COMPACT_BELOW, Clock, Writer
 from validate.decoding import Decoded
 from validate.memory import naming_the_batch_that_fits
 from validate.models import Pair, Warp, resolve_device
