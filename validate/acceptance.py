@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import theory  # noqa: F401 (doctest)
+import theory
 from simulate.verification import is_pointwise
 from theory import AnyVerifier, block_tests, last_success
 from theory.rules import accept_up_to
@@ -57,9 +57,9 @@ def _pointwise(verifier: AnyVerifier) -> bool:
 
 
 def _block_tests(verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: np.ndarray) -> theory.BlockTests:
-    """`theory.block_tests`, without residuals at places where the block does not end, for weights that are never capped.
+    """`theory.block_tests`, without residuals at places where the block does not end.
 
-    With ω ≤ 1 block verification needs s'(x) of the drafted token and s − Σ min(q, ω s p) alone.
+    For weights that are never capped: with ω ≤ 1 block verification needs s'(x) of the drafted token and s − Σ min(q, ω s p) alone.
     """
     length = tokens.shape[1]
     if not isinstance(verifier, theory.CappedBlock) or not verifier.lossless:
