@@ -88,7 +88,7 @@ def test_a_shifted_residual_is_noticed() -> None:
     tokens, u = torch.tensor([[1, 2, 3]]), torch.zeros(1, LENGTH, dtype=torch.float64)
     accepted = accepted_drafts(VERIFIERS["relaxed"], tokens, p, q, np.array([LENGTH]), u)
     right = residual_row(VERIFIERS["relaxed"], accepted, tokens, p, q)
-    shifted = accepted._replace(count=accepted.count - 2, host=accepted.host - 2)
+    shifted = accepted._replace(kept=accepted.kept - 2, kept_host=accepted.kept_host - 2)
     wrong = residual_row(VERIFIERS["relaxed"], shifted, tokens, p, q)
     assert float((right - wrong).abs().max()) > 1e-2
 
