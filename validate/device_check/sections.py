@@ -9,7 +9,6 @@ import torch
 from scipy.stats import chisquare
 
 import theory
-from simulate.intervals import Interval
 from simulate.testing import Emitted, RoundDecoder, check_law
 from validate.decoder import Decoder
 from validate.decoding import decode
@@ -115,7 +114,7 @@ def embedded_section(setting: Any, record: dict[str, Any]) -> None:
         predicted, measured = m.prediction.tokens_per_call, m.estimate.tokens_per_call
         # Relaxed decoding drifts from the images predictions are made from: an interval's width and a tenth more.
         allowed = measured.upper - measured.lower + 0.1 * measured.value
-        off = abs((predicted.value if isinstance(predicted, Interval) else predicted) - measured.value)
+        off = abs(predicted.value - measured.value)
         check_at_most(record, f"{name}: tokens per call, |predicted − measured|", off, allowed)
         record["summary"] = f"{images} images; {name}: tokens per call {measured.value:.2f}"
 
