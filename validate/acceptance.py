@@ -42,9 +42,9 @@ BLOCK = 128
 class Accepted(NamedTuple):
     """How far every row of a batch got."""
 
-    count: Tensor
+    kept: Tensor
     """int64, shape (B,): accepted drafts."""
-    host: np.ndarray
+    kept_host: np.ndarray
     """The same on the host."""
     f: Tensor | None
     """Of a rule that looks at whole laws, shape (B, L, V)."""
@@ -57,9 +57,10 @@ def _pointwise(verifier: AnyVerifier) -> bool:
 
 
 def _block_tests(verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: np.ndarray) -> theory.BlockTests:
-    """`theory.block_tests`, for weights that are never capped without residuals at places where the block goes on.
+    """`theory.block_tests`, without residuals at places where the block does not end.
 
-    With ω ≤ 1 block verification needs s'(x) of the drafted token and s − Σ min(q, ω s p) alone.
+    For weights that are never capped: with ω ≤ 1 block verification needs s'(x) of the drafted token and
+    s − Σ min(q, ω s p) alone.
     """
     length = tokens.shape[1]
     if not isinstance(verifier, theory.CappedBlock) or not verifier.lossless:
@@ -122,7 +123,7 @@ def accepted_drafts(
 def residual_row(verifier: AnyVerifier, accepted: Accepted, tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
     """Law of the token behind the accepted drafts, shape (B, V); of no meaning where all L were accepted."""
     last = tokens.shape[1] - 1
-    at, place = np.minimum(accepted.host, last), accepted.count.clamp(max=last)
+    at, place = np.minimum(accepted.kept_host, last), accepted.kept.clamp(max=last)
     row = torch.arange(len(tokens), device=tokens.device)
     p, q = p[row, place], q[row, place]
     if accepted.weight is not None:
@@ -139,7 +140,7 @@ def verify_block(
     """Accepted drafts (B,) and the residual behind them (B, V); arguments as for `accepted_drafts`."""
     drafted = drafted.cpu().numpy() if isinstance(drafted, Tensor) else np.asarray(drafted)
     accepted = accepted_drafts(verifier, tokens, p, q, drafted, uniforms)
-    return accepted.count, residual_row(verifier, accepted, tokens, p, q)
+    return accepted.kept, residual_row(verifier, accepted, tokens, p, q)
 
 
 class Drawn(NamedTuple):
@@ -175,7 +176,7 @@ def draw(masses: Tensor, uniforms: Tensor) -> Drawn:
     blocks = -(-size // BLOCK)
     if size % BLOCK:
         masses = torch.nn.functional.pad(masses, (0, blocks * BLOCK - size))
-    tiles = masses.unflatten(-1, (blocks, BLOCK))
+    tiles = masses.reshape(-1, blocks, BLOCK)
     # Sums of 128 float32 numbers lose some 1e-7 of a block in float32; float64 keeps the tail of a large vocabulary.
     sums = tiles.sum(dim=-1, dtype=torch.float64)
     running = sums.cumsum(dim=-1)

@@ -80,7 +80,7 @@ class Clock:
     def _mark(self) -> Any:
         if self.device.type != "cuda":
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 
@@ -240,7 +240,7 @@ class Decoder:
             tokens = self.inputs[row[:, None], places + 1]
             u = self.noise.acceptance[row[:, None], places, self._attempt(row[:, None], places)]
             accepted = accepted_drafts(verifier, tokens, p[:, :-1], q, np.minimum(left_host, length), u)
-            count, host = accepted.count, accepted.host
+            count, host = accepted.kept, accepted.kept_host
             residual = residual_row(verifier, accepted, tokens, p[:, :-1], q)
             drafted = torch.clamp(left, max=length)
             rejected = count < drafted

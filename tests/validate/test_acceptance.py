@@ -16,6 +16,8 @@ from tests.validate.networks import tiny_pair
 from validate import decoder
 from validate.acceptance import BLOCK, accepted_drafts, draw, residual_row, verify_block
 from validate.decoding import decode
+from validate.device_check.networks import random_llamagen, random_pair
+from validate.models.llamagen import Configuration
 
 LENGTH = 3
 VERIFIERS: dict[str, Any] = {
@@ -86,7 +88,7 @@ def test_a_shifted_residual_is_noticed() -> None:
     tokens, u = torch.tensor([[1, 2, 3]]), torch.zeros(1, LENGTH, dtype=torch.float64)
     accepted = accepted_drafts(VERIFIERS["relaxed"], tokens, p, q, np.array([LENGTH]), u)
     right = residual_row(VERIFIERS["relaxed"], accepted, tokens, p, q)
-    shifted = accepted._replace(count=accepted.count - 2, host=accepted.host - 2)
+    shifted = accepted._replace(kept=accepted.kept - 2, kept_host=accepted.kept_host - 2)
     wrong = residual_row(VERIFIERS["relaxed"], shifted, tokens, p, q)
     assert float((right - wrong).abs().max()) > 1e-2
 
@@ -130,8 +132,14 @@ def test_a_network_that_answers_nan_is_refused(monkeypatch: pytest.MonkeyPatch) 
         decode(tiny_pair(), VERIFIERS["lossless"], 2, 3, device="cpu")
 
 
-def test_a_round_asks_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["embedded", "llamagen"])
+def test_a_round_asks_the_device_once(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every way from a tensor's value to the host is counted; fast rules take one a round, plain steps none."""
+    pair = tiny_pair()
+    if family == "llamagen":
+        shape = Configuration(7, layers=1, heads=2, width=16, hidden=16, side=3, num_classes=2)
+        models = [random_llamagen(shape, torch.device("cpu"), torch.float32, seed) for seed in (0, 1)]
+        pair = random_pair(models[0], models[1], 1.5)
     waits: list[str] = []
     for name in ("__bool__", "__int__", "__float__", "__index__", "item", "cpu", "tolist", "nonzero", "numpy"):
         original = getattr(torch.Tensor, name)
@@ -151,9 +159,9 @@ def test_a_round_asks_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return out
 
     monkeypatch.setattr(decoder.Decoder, "round", watched)
-    decode(tiny_pair(), VERIFIERS["lossless"], 2, 3, device="cpu")
+    decode(pair, VERIFIERS["lossless"], 2, 3, device="cpu")
     assert all(seen == ["cpu", "numpy"] for seen in counts)
     counts.clear()
-    decode(tiny_pair(), None, 0, 3, device="cpu")
+    decode(pair, None, 0, 3, device="cpu")
     assert counts
     assert all(seen == [] for seen in counts)

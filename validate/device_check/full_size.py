@@ -49,7 +49,8 @@ def full_size_section(setting: Any, record: dict[str, Any]) -> None:
     full = setting.cuda and not setting.quick
     device, dtype = setting.device, torch.bfloat16 if full else torch.float32
     shapes = (XL, B) if full else (SMALL_TARGET, SMALL_DRAFT)
-    pair = random_pair(*(random_llamagen(shape, device, dtype, seed) for seed, shape in enumerate(shapes)), 1.75)
+    target, draft = (random_llamagen(shape, device, dtype, seed) for seed, shape in enumerate(shapes))
+    pair = random_pair(target, draft, 1.75)
     rows = 8 if full else 2
     if not full:
         left_out(record, "LlamaGen XL and B at full size: stood in for by networks of a few layers")

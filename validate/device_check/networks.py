@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ def chain_of(model: ImageModel, condition: int, guidance: float) -> theory.Tabul
     size, total = model.vocab_size, model.num_tokens
     images = torch.from_numpy(all_prefixes(size, total)).to(model.device)
     laws = laws_along(model, images, model.encode_conditions([condition] * len(images)), guidance, Warp())
-    table = laws.cpu().numpy().reshape(*(size,) * total, total, size)
+    table: Any = laws.cpu().numpy().reshape(*(size,) * total, total, size)
     levels = [table[(*(slice(None),) * depth, *(0,) * (total - depth), depth)] for depth in range(total)]
     return theory.TabularChain(levels)
 

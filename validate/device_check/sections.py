@@ -70,7 +70,7 @@ def whole_image_p_value(pair: Pair, verifier: theory.AnyVerifier, law: Any, imag
 def law_section(setting: Any, record: dict[str, Any]) -> None:
     """Joint law of a round by the sampler kit, whole images by chi-square; a control that must fail."""
     pair, condition = enumerable_pair(setting.device), 1
-    chains = [chain_of(model, condition, pair.guidance) for model in (pair.target, pair.draft)]
+    target, draft = (chain_of(model, condition, pair.guidance) for model in (pair.target, pair.draft))
     smallest, images = (0.1, 4000) if setting.quick else (0.02, 40_000)
     record["rounds"] = {}
     for name, (verifier, honest) in verifiers().items():
@@ -79,7 +79,7 @@ def law_section(setting: Any, record: dict[str, Any]) -> None:
             continue
         declared = verifier if honest else theory.Verifier(theory.Lossless())
         report = check_law(
-            round_decoder(pair, verifier, condition), *chains, declared, LENGTH, smallest_tv=smallest,
+            round_decoder(pair, verifier, condition), target, draft, declared, LENGTH, smallest_tv=smallest,
             false_alarm=FALSE_ALARM, max_rounds=2**15 if setting.quick else 2**18, seeds=honest, timeout=None,
         )  # fmt: skip
         record["rounds"][name] = {
@@ -89,7 +89,7 @@ def law_section(setting: Any, record: dict[str, Any]) -> None:
         what = "the round's law is refused" if honest else "the wrong law is taken"
         check_at_most(record, f"{name}: {what}", float(report.passed is not honest), 0.0)
         if honest:
-            law = theory.analyse_sequence(*chains, verifier, LENGTH, TOKENS).law
+            law = theory.analyse_sequence(target, draft, verifier, LENGTH, TOKENS).law
             p = whole_image_p_value(pair, verifier, law, images, condition)
             record["rounds"][name]["image_p_value"] = p
             check_at_least(record, f"{name}: whole images, p-value", p, FALSE_ALARM)
@@ -114,7 +114,7 @@ def embedded_section(setting: Any, record: dict[str, Any]) -> None:
         predicted, measured = m.prediction.tokens_per_call, m.estimate.tokens_per_call
         # Relaxed decoding drifts from the images predictions are made from: an interval's width and a tenth more.
         allowed = measured.upper - measured.lower + 0.1 * measured.value
-        off = abs(getattr(predicted, "value", predicted) - measured.value)
+        off = abs(predicted.value - measured.value)
         check_at_most(record, f"{name}: tokens per call, |predicted − measured|", off, allowed)
         record["summary"] = f"{images} images; {name}: tokens per call {measured.value:.2f}"
 
