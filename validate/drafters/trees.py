@@ -7,7 +7,7 @@ round of a class-conditional image is a plain target step.
 
 `best_tree` grows a dynamic tree: every candidate v has the score s_v = Σ log q along its path; at each of `depth` steps
 the `top_k` candidates of the newest level with the highest scores get their `top_k` most likely children, and in the
-end the `total` highest of all candidates form the tree (a parent never scores less than its child, so the result is one).
+end the `total` highest of all candidates form the tree (a parent never scores less than its child).
 Its candidates are chosen, not drawn: the draft law of each is a point mass (`theory.analyse_tree`, "top_k").
 
 Source: EAGLE (arXiv:2401.15077) and EAGLE-2 (arXiv:2406.16858, section 4); LANTERN's public drafters.
