@@ -24,6 +24,7 @@ Oracle: `theory.analyse_tree`; `simulate.decode_tree` for whole sequences.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +44,7 @@ from validate.noise import Noise, image_noise
 
 __all__ = [
     "LANTERN_TREE",
+    "Dynamic",
     "IndependentProposer",
     "Proposer",
     "TreeDecoder",
@@ -125,10 +127,48 @@ class TreeShape:
         """Nodes with children."""
         return [node for node, below in enumerate(self.children) if below]
 
-    def table(self) -> np.ndarray:
-        """Children of every node, −1 behind the last, int64 (nodes, most children + 1)."""
-        width = max(map(len, self.children)) + 1
-        return np.asarray([below + [-1] * (width - len(below)) for below in self.children], dtype=np.int64)
+
+def children_of(parents: Tensor) -> Tensor:
+    """Children of every node in order, −1 behind the last: parents (R, n) → int64 (R, n, most children)."""
+    rows, count = parents.shape
+    node = torch.arange(count, device=parents.device)
+    # How many elder siblings a node has.
+    place = ((parents[:, :, None] == parents[:, None, :]) & (node < node[:, None])).sum(dim=-1)
+    table = parents.new_full((rows, count, int(place.max()) + 1), -1)
+    row, child = torch.nonzero(parents >= 0, as_tuple=True)
+    table[row, parents[row, child], place[row, child]] = child
+    return table
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """A tree that the proposer chooses anew each round, by EAGLE-2's scores; see `validate.drafters.trees.best_tree`.
+
+    Attributes
+    ----------
+    total, steps, top_k : int
+        Candidates; expansions, so that the tree is at most steps + 1 deep; candidates expanded at once.
+    """
+
+    total: int
+    steps: int
+    top_k: int
+
+    def __post_init__(self) -> None:
+        grown = self.top_k + self.steps * self.top_k**2
+        if self.top_k < 1 or self.steps < 1 or not 1 <= self.total <= grown:
+            raise ValueError(
+                f"a dynamic tree needs top_k >= 1, steps >= 1 and total in 1…top_k + steps·top_k²; "
+                f"got top_k {self.top_k}, steps {self.steps}, total {self.total}"
+            )
+
+    @property
+    def expanded(self) -> TreeShape:
+        """What the proposer reads, as a static shape: top_k nodes on each of `steps` levels."""
+        chain: Any = []
+        for _ in range(self.steps - 1):
+            chain = [chain]
+        return TreeShape([chain] * self.top_k)
 
 
 class Proposer(Protocol):
@@ -211,7 +251,7 @@ def draw_children(law: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def try_siblings(
-    verifier: Any, p: Tensor, q: Tensor, tokens: Tensor, uniforms: Tensor, depth: int
+    verifier: Any, p: Tensor, q: Tensor | None, tokens: Tensor, uniforms: Tensor, depth: int
 ) -> tuple[Tensor, Tensor]:
     """Which of a node's children is accepted, and what law stands behind the refused ones.
 
@@ -220,6 +260,7 @@ def try_siblings(
     verifier : Verifier
         Token-wise.
     p, q : Tensor, shape (B, V)
+        q is None for chosen candidates, each drafted by a point mass.
     tokens : int64 Tensor, shape (B, k)
         Drawn from q without replacement, in order; −1 where there is no child.
     uniforms : float64 Tensor, shape (B, k)
@@ -238,9 +279,11 @@ def try_siblings(
     Oracle: `theory.trees.sibling_steps`.
     """
     child = torch.full(tokens.shape[:1], -1, dtype=torch.int64, device=p.device)
-    law, left = p, q
+    law, left = p, torch.zeros_like(p) if q is None else q
     for j in range(tokens.shape[1]):
         token = tokens[:, j : j + 1].clamp(min=0)
+        if q is None:
+            left = torch.zeros_like(p).scatter(1, token, 1.0)
         total = left.sum(dim=-1, keepdim=True)
         tried = (child < 0) & (tokens[:, j] >= 0) & (total[:, 0] > 0)
         if not bool(tried.any()):
@@ -274,7 +317,7 @@ class TreeDecoder:
         noise: Noise,
         guidance: float,
         warp: Warp,
-        shape: TreeShape,
+        shape: TreeShape | Dynamic,
         proposer: ProposerOf = independent,
     ) -> None:
         device, rows = pair.device, len(conditions[0])
@@ -284,9 +327,14 @@ class TreeDecoder:
         self.placed = torch.zeros(rows, dtype=torch.int64, device=device)
         self.rows = torch.arange(rows, device=device)
         self.target = tree_sequences(pair.target, conditions[0], guidance)
-        self.proposer = proposer(pair, conditions, guidance, warp, shape)
-        self.forest = Forest.of(torch.from_numpy(shape.parents).to(device))
-        self.children = torch.from_numpy(shape.table()).to(device)
+        dynamic = isinstance(shape, Dynamic)
+        self.proposer: Any = proposer(pair, conditions, guidance, warp, shape.expanded if dynamic else shape)
+        if dynamic and not hasattr(self.proposer, "choose"):
+            raise TypeError(f"{type(self.proposer).__name__} cannot choose a dynamic tree; give a static one")
+        self.depth = shape.steps + 1 if isinstance(shape, Dynamic) else shape.depth
+        parents = torch.arange(shape.total + 1) - 1 if isinstance(shape, Dynamic) else torch.from_numpy(shape.parents)
+        self.forest = Forest.of(parents.to(device))
+        self.children = children_of(self.forest.parents)
         self.clock = Clock(device)
 
     def keep(self, rows: Tensor) -> None:
@@ -302,6 +350,7 @@ class TreeDecoder:
         law = self.proposer.root(self.inputs, self.placed)
         if law is None:
             return None
+        assert isinstance(self.shape, TreeShape)
         laws = law.new_zeros((*tokens.shape, law.shape[-1]))
         laws[:, 0] = law
         for depth, (first, end) in enumerate(self.shape.levels[:-1]):
@@ -319,10 +368,19 @@ class TreeDecoder:
         left = self.total - self.placed
         active, place = left > 0, self.placed.clamp(max=self.total - 1)
         self.clock.start()
-        tokens = torch.zeros((len(row), self.shape.nodes), dtype=torch.int64, device=row.device)
+        tokens = torch.zeros((len(row), self.forest.size), dtype=torch.int64, device=row.device)
         tokens[:, 0] = self.inputs[row, place]
-        q = self._grow(tokens, self.noise.draft[row, place])
-        self.clock.lap("draft", self.shape.depth)
+        q = None
+        if isinstance(self.shape, Dynamic):
+            chosen = self.proposer.choose(self.shape, self.inputs, self.placed)
+            drafted = chosen is not None
+            if chosen is not None:
+                tokens[:, 1:], self.forest = chosen.tokens[:, 1:], Forest.of(chosen.parents)
+                self.children = children_of(chosen.parents)
+        else:
+            q = self._grow(tokens, self.noise.draft[row, place])
+            drafted = q is not None
+        self.clock.lap("draft", self.depth)
         logits, hidden = self.target.tree_logits(
             torch.where(self.forest.depths > 0, tokens.clamp(min=0), tokens), place, self.forest, hidden=True
         )
@@ -332,17 +390,21 @@ class TreeDecoder:
         accepted = torch.zeros_like(self.placed)
         node, law = torch.zeros_like(self.placed), p[:, 0]
         fallen = torch.zeros_like(active)
-        path = torch.zeros((len(row), self.shape.depth + 1), dtype=torch.int64, device=row.device)
-        for depth in range(self.shape.depth if q is not None else 0):
-            assert q is not None
-            below = self.children[node]
+        path = torch.zeros((len(row), self.depth + 1), dtype=torch.int64, device=row.device)
+        for depth in range(self.depth if drafted else 0):
+            below = self.children.expand(len(row), -1, -1)[row, node]
             # A row that cannot go deeper tries no children: it is finished, refused above, or at the image's end.
             below = torch.where((active & ~fallen & (accepted == depth) & (left > depth))[:, None], below, -1)
             if not bool((below >= 0).any()):
                 break
             ids = torch.where(below >= 0, tokens[row[:, None], below.clamp(min=0)], -1)
             child, residual = try_siblings(
-                verifier, p[row, node], q[row, node], ids, u[row[:, None], below.clamp(min=0)], depth
+                verifier,
+                p[row, node],
+                None if q is None else q[row, node],
+                ids,
+                u[row[:, None], below.clamp(min=0)],
+                depth,
             )
             taken = child >= 0
             refused = (below[:, 0] >= 0) & ~taken
@@ -396,7 +458,7 @@ class TreeDecoder:
 def decode_tree(
     pair: Pair,
     verifier: AnyVerifier,
-    tree: Tree,
+    tree: Tree | Dynamic,
     images: Any,
     *,
     proposer: ProposerOf = independent,
@@ -413,8 +475,9 @@ def decode_tree(
     ----------
     verifier : Verifier
         Token-wise; its rule sees the depth as position.
-    tree : nested lists
-        As for `theory.analyse_tree`; no deeper than the image has tokens.
+    tree : nested lists or Dynamic
+        As for `theory.analyse_tree`; no deeper than the image has tokens. Dynamic trees need a feature drafter; their
+        laws are those of sampling "top_k".
     proposer : function
         Who drafts; by default the pair's draft.
     pair, images, device, seed, guidance, warp, batch, progress
@@ -434,9 +497,10 @@ def decode_tree(
     """
     if not (hasattr(verifier, "acceptance") and hasattr(verifier, "residual")):
         raise TypeError(f"a tree needs a token-wise verifier (acceptance and residual), got {verifier!r}")
-    shape = TreeShape(tree)
-    if shape.depth > pair.num_tokens:
-        raise ValueError(f"the tree is {shape.depth} deep but an image has {pair.num_tokens} tokens; cut it")
+    shape = tree if isinstance(tree, Dynamic) else TreeShape(tree)
+    depth, nodes = (shape.steps + 1, shape.total + 1) if isinstance(shape, Dynamic) else (shape.depth, shape.nodes)
+    if depth > pair.num_tokens:
+        raise ValueError(f"the tree is {depth} deep but an image has {pair.num_tokens} tokens; cut it")
     if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
         raise ValueError(f"batch must be a whole number >= 1, got {batch!r}")
     place = resolve_device(device)
@@ -454,7 +518,7 @@ def decode_tree(
         for first in range(0, count, batch):
             numbers = range(first, min(first + batch, count))
             # A place is the root of at most one tree, so noise belongs to (place of the root, node).
-            noise = image_noise(seed, numbers, pair.num_tokens, shape.nodes, place)
+            noise = image_noise(seed, numbers, pair.num_tokens, nodes, place)
             decoder = TreeDecoder(pair, _rows(conditions, numbers), noise, scale, warp, shape, proposer)
             decoder.clock = clock
             outs.append(decoder.run(verifier, bar))

@@ -28,7 +28,15 @@ from validate.models.forest import Forest
 from validate.models.interface import START
 from validate.models.llamagen import Captions, load_transformer
 from validate.noise import image_noise
-from validate.tree_decoding import LANTERN_TREE, TreeDecoder, TreeShape, decode_tree, draw_children, tree_of_paths
+from validate.tree_decoding import (
+    LANTERN_TREE,
+    Dynamic,
+    TreeDecoder,
+    TreeShape,
+    decode_tree,
+    draw_children,
+    tree_of_paths,
+)
 
 AGREEMENT = 2e-5
 SAMPLES = 12_000
@@ -386,3 +394,38 @@ def test_a_chain_accepts_as_often_as_the_ordinary_decoder() -> None:
 def test_the_tree_is_lanterns() -> None:
     shape = TreeShape(tree_of_paths(LANTERN_TREE))
     assert (shape.nodes - 1, shape.depth, len(shape.expanded), CLASSES) == (25, 5, 11, 2)
+
+
+# --- dynamic trees -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guidance", [1.0, 1.5])
+def test_dynamic_trees_are_lossless(guidance: float) -> None:
+    out = decode_tree(
+        tiny_pair(guidance),
+        LOSSLESS,
+        Dynamic(5, 2, 2),
+        [1] * SAMPLES,
+        proposer=proposer_of("feature"),
+        device="cpu",
+        batch=SAMPLES,
+    )
+    law = theory.analyse_sequence(*chains(guidance), LOSSLESS, 1, TOKENS).target_law
+    assert fits(out.tokens, law) > FALSE_ALARM
+    assert out.accepted.max() >= 2
+    assert out.calls.mean() < TOKENS - 0.5
+
+
+def test_dynamic_trees_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="total in 1…top_k"):
+        Dynamic(13, 2, 2)
+    with pytest.raises(TypeError, match="cannot choose a dynamic tree"):
+        decode_tree(tiny_pair(), LOSSLESS, Dynamic(3, 1, 2), 1, device="cpu")
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
+def test_tables_of_children(raw: list[int]) -> None:
+    parents = [-1, *(min(parent, node) for node, parent in enumerate(raw))]
+    table = trees.children_of(torch.tensor([parents]))[0].tolist()
+    for node, below in enumerate(table):
+        assert [child for child in below if child >= 0] == [v for v, above in enumerate(parents) if above == node]

@@ -7,7 +7,7 @@ round of a class-conditional image is a plain target step.
 
 `best_tree` grows a dynamic tree: every candidate v has the score s_v = Σ log q along its path; at each of `depth` steps
 the `top_k` candidates of the newest level with the highest scores get their `top_k` most likely children, and in the
-end the `total` highest of all candidates form the tree (a parent never scores less than its child, so it is one).
+end the `total` highest of all candidates form the tree (a parent never scores less than its child).
 Its candidates are chosen, not drawn: the draft law of each is a point mass (`theory.analyse_tree`, "top_k").
 
 Source: EAGLE (arXiv:2401.15077) and EAGLE-2 (arXiv:2406.16858, section 4); LANTERN's public drafters.
@@ -26,7 +26,7 @@ from validate.drafters.feature import DrafterState, FeatureDrafter, check_target
 from validate.models import Pair, Warp, guided_logits
 from validate.models.forest import Forest, node_view
 from validate.models.llamagen.transformer import LlamaGen
-from validate.tree_decoding import Proposer, ProposerOf, TreeShape
+from validate.tree_decoding import Dynamic, Proposer, ProposerOf, TreeShape
 
 __all__ = ["DynamicTree", "FeatureProposer", "best_tree", "feature_proposer"]
 
@@ -92,11 +92,15 @@ class FeatureProposer:
     def below(self, tokens: Tensor, first: int, placed: Tensor) -> Tensor:
         """Node v joins its token to its parent's hidden state."""
         some = slice(first - 1, first - 1 + tokens.shape[1])
-        parents = self.forest.parents[0, some]
-        features = torch.where((parents >= 0)[:, None], self.made[:, parents.clamp(min=0)], self.above[:, None])
+        parents = self.forest.repeat(self.halves).parents[:, some].expand(len(self.above), -1)
+        row = torch.arange(len(self.above), device=parents.device)[:, None]
+        made = self.made[row, parents.clamp(min=0)]
+        features = torch.where((parents >= 0)[..., None], made, self.above[:, None])
         read = (self.offset + placed).repeat(self.halves)
         limit = self.drafter.config.rows
-        index, slots, visible = node_view(self.forest, first - 1, tokens.shape[1], read, limit, self.forest.size)
+        index, slots, visible = node_view(
+            self.forest.repeat(self.halves), first - 1, tokens.shape[1], read, limit, self.forest.size
+        )
         hidden = self.drafter(
             tokens.repeat(self.halves, 1),
             features,
@@ -108,6 +112,23 @@ class FeatureProposer:
         )
         self.made[:, some] = hidden
         return self._laws(hidden)
+
+    def choose(self, spec: Dynamic, inputs: Tensor, placed: Tensor) -> DynamicTree | None:
+        """The round's dynamic tree; None if it cannot draft yet."""
+        law = self.root(inputs, placed)
+        if law is None:
+            return None
+        parents = torch.full((len(placed), spec.steps * spec.top_k), -1, dtype=torch.int64, device=placed.device)
+
+        def expand(step: int, token: Tensor, inside: Tensor) -> Tensor:
+            first = step * spec.top_k
+            if step:
+                parents[:, first : first + spec.top_k] = first - spec.top_k + inside
+            self.forest = Forest.of(parents)
+            return self.below(token, 1 + first, placed).log()
+
+        newest = inputs.gather(1, placed.clamp(max=inputs.shape[1] - 1)[:, None])[:, 0]
+        return best_tree(newest, law.log(), expand, spec.total, spec.steps, spec.top_k)
 
     def advance(self, path: Tensor, accepted: Tensor, placed: Tensor, hidden: Tensor) -> None:
         """Remembers the target's features of the path; nothing of the drafter's own tree is kept."""
@@ -179,7 +200,7 @@ class DynamicTree(NamedTuple):
 def best_tree(
     root_token: Tensor,
     root_log_law: Tensor,
-    expand: Callable[[Tensor, Tensor, Tensor], Tensor],
+    expand: Callable[[int, Tensor, Tensor], Tensor],
     total: int,
     depth: int,
     top_k: int,
@@ -214,7 +235,7 @@ def best_tree(
     inside = torch.zeros_like(token)
     first = 1 + top_k
     for step in range(depth):
-        law = expand(step, token, inside)  # type: ignore[arg-type]
+        law = expand(step, token, inside)
         best, ids = law.topk(top_k, dim=-1)
         path = (best + score[..., None]).flatten(1)
         scores.append(path)
