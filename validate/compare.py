@@ -197,17 +197,25 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def best(rows: list[dict[str, Any]]) -> list[str]:
-    """For each size, who has the least divergence by point value, and by how much it is told from the next."""
+    """For each size, the three methods of least KL, and whether the first is told from the second."""
     lines = []
     for size in sorted({row["size"] for row in rows if row["size"] is not None}):
-        for name in ("ratio_kl_target_output_paired", "ratio_kl_output_target"):
+        paired, decoded = "ratio_kl_target_output_paired", "ratio_kl_output_target"
+        for name, label in ((paired, "KL(p|out), same images"), (decoded, "KL(out|p), decoded images")):
             ranked = sorted(
-                ((row[name], row["method"]) for row in rows if row["size"] == size and row.get(name)),
-                key=lambda item: item[0][1],
+                (row for row in rows if row["size"] == size and row.get(name)), key=lambda row: float(row[name][1])
             )
-            if ranked:
-                shown = "; ".join(f"{who} {r[1]:.2f} [{r[0]:.2f}, {r[2]:.2f}]" for r, who in ranked[:3])
-                lines.append(f"t = {size:g}, {name.removeprefix('ratio_').replace('_', ' ')} over uniform's: {shown}")
+            shown = [f"{row['method']} {row[name][1]:.3f} [{row[name][0]:.3f}, {row[name][2]:.3f}]" for row in ranked]
+            if shown:
+                lines.append(f"t = {size:g}, {label}, over uniform's: {'; '.join(shown[:3])}")
+            if name == paired and len(ranked) > 1:
+                ratio = paired_ratio(*(row["terms"]["kl_target_output"] for row in ranked[:2]))
+                if ratio is not None:
+                    told = "told apart" if ratio.upper < 1 else "NOT told apart"
+                    lines.append(
+                        f"    first over second, image by image: {ratio.value:.3f} "
+                        f"[{ratio.lower:.3f}, {ratio.upper:.3f}]: {told}"
+                    )
     return lines
 
 

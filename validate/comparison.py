@@ -147,7 +147,7 @@ def relaxed_methods(length: int, codebook: Any) -> dict[str, Method]:
         "LANTERN++, G*": _ruled(lantern, lambda s: Verifier(lantern(s)), f"k {k}, lambda {{w:.4g}}"),
         "LANTERN++, published": _ruled(lantern, with_branch, f"k {k}, lambda {{w:.4g}}"),
         "Cactus": _ruled(cactus, published(cactus), "delta {d:.4g}"),
-        "mentored": _own(published(mentored), "KL {d:.4g} a step"),
+        "mentored": _ruled(mentored, published(mentored), "KL {d:.4g} a step"),
         "CSD": _ruled(entropy, published(entropy), "lambda {d:.4g}"),
         "lifted uniform": _own(blocks["lifted uniform"], "omega {w:.4g}"),
         "lifted excess": _own(lambda s: theory.lifted_block(Verifier(theory.Relaxed(excess(s)))), "d {d:.4g}"),

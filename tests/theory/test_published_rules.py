@@ -463,3 +463,8 @@ def test_every_published_verifier_runs_a_round() -> None:
         a = theory.analyse_round(target, draft, verifier, 2)
         assert a.law.sum() == pytest.approx(1, abs=TOLERANCE)
         assert a.total_variation <= a.tv_bound + TOLERANCE
+
+
+def test_groups_of_no_rows() -> None:
+    rule = rules.Grouped(np.array([[0.0], [1.0], [2.0]]), 1)
+    assert rule.acceptance(np.zeros((0, 2, 3)), np.zeros((0, 2, 3)), 0).shape == (0, 2, 3)

@@ -185,3 +185,21 @@ def test_families_are_lossless_at_strength_zero_and_grow() -> None:
         assert lengths == sorted(lengths), name
         if name != "annealed, no floor":
             assert theory.analyse_round(target, draft, family(0.0), 3).total_variation < 1e-14
+
+
+@pytest.mark.parametrize(
+    "verifier", [theory.Verifier(theory.AcceptAll()), theory.Verifier(theory.Relaxed(1.5)), theory.capped_block(1.5)]
+)
+def test_ratios_and_leakage_of_the_predictive_law(verifier: theory.AnyVerifier) -> None:
+    """Against conditionals of the enumerated law, with a token that the target forbids."""
+    p, q = np.array([0.6, 0.4, 0.0]), np.array([0.2, 0.3, 0.5])
+    law = theory.analyse_sequence(theory.IIDChain(p), theory.IIDChain(q), verifier, 2, 3).law
+    ids = np.array(list(product(range(2), repeat=3)))
+    found = theory.filter_offsets(ids, np.tile(p, (8, 3, 1)), np.tile(q, (8, 3, 1)), verifier, 2)
+    for row, x in enumerate(ids):
+        for t in range(3):
+            conditional = law[tuple(x[:t])].reshape(3, -1).sum(axis=1)
+            conditional = conditional / conditional.sum()
+            ratio = np.inf if conditional[2] > 0 else (conditional[:2] / p[:2]).max()
+            assert found.max_ratio[row, t] == pytest.approx(ratio, abs=1e-12)
+            assert found.support_leakage[row, t] == pytest.approx(conditional[2], abs=1e-12)

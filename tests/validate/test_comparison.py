@@ -157,3 +157,22 @@ def test_sizes_that_do_not_fit_the_image(arguments: list[str], capsys: pytest.Ca
     assert "--window must lie in 1…4 (the image's tokens), got 5" in capsys.readouterr().err
     assert compare_command.main([*arguments[:-2], "--length", "4"]) == 2
     assert "--length" in capsys.readouterr().err
+
+
+def test_the_best_is_named_and_told_from_the_next_only_where_it_is() -> None:
+    def row(method: str, factor: float, noise: float) -> dict[str, Any]:
+        base = np.random.default_rng(1).gamma(4.0, size=100)
+        terms = base * np.exp(noise * np.random.default_rng(2).normal(size=100))
+        terms *= factor * base.mean() / terms.mean()
+        interval = [float(terms.mean() * f) for f in (0.9, 1.0, 1.1)]
+        names = ("kl_output_target", "kl_target_output", "predictive_tv", "tokens_per_call_from_posterior")
+        return {"method": method, "size": 0.3, "terms": {"kl_target_output": terms}} | dict.fromkeys(names, interval)
+
+    rows = [row("uniform", 1.0, 0.0), row("a", 0.5, 0.0), row("b", 0.48, 0.0)]
+    compare_command.add_ratios(rows)
+    lines = compare_command.best(rows)
+    assert "b 0.480 [0.480, 0.480]; a 0.500" in lines[0]
+    assert lines[1].endswith(": told apart")
+    rows = [row("uniform", 1.0, 0.0), row("a", 0.5, 0.0), row("b", 0.499, 0.5)]
+    compare_command.add_ratios(rows)
+    assert compare_command.best(rows)[1].endswith(": NOT told apart")
