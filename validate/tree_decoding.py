@@ -328,7 +328,8 @@ class TreeDecoder:
         self.rows = torch.arange(rows, device=device)
         self.target = tree_sequences(pair.target, conditions[0], guidance)
         dynamic = isinstance(shape, Dynamic)
-        self.proposer: Any = proposer(pair, conditions, guidance, warp, shape.expanded if dynamic else shape)
+        drawn: Any = shape.expanded if isinstance(shape, Dynamic) else shape
+        self.proposer: Any = proposer(pair, conditions, guidance, warp, drawn)
         if dynamic and not hasattr(self.proposer, "choose"):
             raise TypeError(f"{type(self.proposer).__name__} cannot choose a dynamic tree; give a static one")
         self.depth = shape.steps + 1 if isinstance(shape, Dynamic) else shape.depth
@@ -351,7 +352,7 @@ class TreeDecoder:
         if law is None:
             return None
         assert isinstance(self.shape, TreeShape)
-        laws = law.new_zeros((*tokens.shape, law.shape[-1]))
+        laws: Tensor = law.new_zeros((*tokens.shape, law.shape[-1]))
         laws[:, 0] = law
         for depth, (first, end) in enumerate(self.shape.levels[:-1]):
             if depth:

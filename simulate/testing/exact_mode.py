@@ -328,7 +328,8 @@ def exact_law(
     edges = [draws for _, draws in found]
     if _cells(breaks) > MOST_CELLS:
         raise ValueError(
-            f"{len(found)} blocks of {length} drafts over {size} ids have {_cells(breaks)} cells, more than {MOST_CELLS}; "
+            f"{len(found)} blocks of {length} drafts over {size} ids have {_cells(breaks)} cells, "
+            f"more than {MOST_CELLS}; "
             "use a smaller chain or a shorter block here and assert_law on this one"
         )
     _check_repeatable(play)
