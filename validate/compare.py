@@ -27,7 +27,7 @@ from validate.models import Pair, Warp, load, resolve_device
 from validate.scoring import Scores
 
 SIZES, QUICK_SIZES = (0.1, 0.3, 0.5, 0.7), (0.3, 0.6)
-IMAGES, QUICK_IMAGES = 200, 24
+IMAGES, QUICK_IMAGES = 100, 24
 MATCHING_IMAGES, QUICK_MATCHING = 60, 16
 REFERENCE = "uniform"
 QUICK_METHODS = (REFERENCE, "COOL-SD, floored", "LANTERN++, G*", "lifted uniform", "capped excess")

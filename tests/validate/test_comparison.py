@@ -39,7 +39,9 @@ def test_every_method_is_brought_to_the_wanted_cost() -> None:
         verifier = method.build(matcher.strength(method, 0.3))
         reached = predicted_tokens_per_call(baseline.predicting_scores, verifier, LENGTH)
         # LANTERN++ takes neighbours in or not, so that its cost jumps.
-        assert reached == pytest.approx(wanted, abs=5e-2 if "LANTERN" in name else 5e-3), name
+        # Mentored decoding is matched on fewer images.
+        loose = "LANTERN" in name or name == "mentored"
+        assert reached == pytest.approx(wanted, abs=5e-2 if loose else 5e-3), name
     with pytest.raises(OutOfReach, match=r"reaches .* tokens per call"):
         matcher.strength(relaxed_methods(LENGTH, EMBEDDING)["LANTERN++, G*"], 1.0)
 
