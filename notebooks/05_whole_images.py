@@ -31,7 +31,7 @@ from paper_figures import style
 from simulate.intervals import mean_interval
 
 plt.style.use(style.SHEET)
-images, length, seed = 30, 5, 0
+images, length, seed = 24, 5, 0
 pair = validate.load("fashion", device="cpu")
 print(f"{pair.name}: images of {pair.num_tokens} tokens out of {pair.vocab_size}, {pair.num_classes} classes")
 lossless = theory.Verifier(theory.Lossless())

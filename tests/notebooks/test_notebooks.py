@@ -18,6 +18,10 @@ NAMES = [
     "01_one_position",
     "02_one_round",
     "03_annealing",
+    "04_frontier",
+    "05_whole_images",
+    "06_testing_a_sampler",
+    "07_your_own_rule",
 ]
 
 
@@ -51,9 +55,12 @@ def complaints(notebook: nbformat.NotebookNode) -> list[str]:
 
 
 def typed_results(notebook: nbformat.NotebookNode) -> list[str]:
-    """Decimal numbers and percentages of the text that no code cell contains: results somebody typed in."""
+    """Decimal numbers and percentages of the text that no code cell contains: results somebody typed in.
+
+    The last cell suggests other settings and is not looked at.
+    """
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    text = "\n".join(cell.source for cell in notebook.cells[:-1] if cell.cell_type == "markdown")
     text = re.sub(r"arXiv \d{4}\.\d{5}", "", text)
     numbers = re.findall(r"\d*\.\d+|\d+ ?%", text)
     return [number for number in numbers if number not in code]
@@ -122,3 +129,43 @@ def check_03_annealing(text: str) -> None:
     assert "FAILS: L = 2, equal N: the exact TV falls" in text
     assert text.count("bound B          least at ν = +1.6") == 2
     assert text.count("predictive TV    least at ν = +1.5") == 2
+
+
+def check_04_frontier(text: str) -> None:
+    """No rule lies above the frontier, its linear programme is certified, and the last position is never relaxed."""
+    left = [float(x) for x in re.findall(r"left at its own B: (\d\.\d{3}) to", text)]
+    assert len(left) == 4
+    assert re.search(r"position 3: +0% of the tokens", text)
+    gap = re.search(r"largest gap between rule found and proved upper end: (\S+) tokens", text)
+    assert gap is not None
+    assert float(gap[1]) < 1e-6
+    assert "least B: best by the bound" in text
+
+
+def check_05_whole_images(text: str) -> None:
+    """Lossless images have ρ = 1, and every step of relaxation is easier to detect than the one before."""
+    ratio = re.search(r"lossless: \|log ρ\| is at most (\S+) over", text)
+    assert ratio is not None
+    assert float(ratio[1]) < 1e-10
+    distances = [float(x) for x in re.findall(r"TV of whole images (\S+) \[", text)]
+    assert len(distances) == 3
+    assert 0 < distances[0] < distances[1] < distances[2] <= 1
+
+
+def check_06_testing_a_sampler(text: str) -> None:
+    """The sampler written by hand passes, every real mistake fails, and the edge case is left to the probe."""
+    verdicts = dict(re.findall(r"^(.+?) +\d\.\d{4} +\d\.\d{4}   (passes|fails)", text, re.MULTILINE))
+    assert [name for name, verdict in verdicts.items() if verdict == "passes"] == ["none", "≤ for <"]
+    assert len(verdicts) == 7
+    assert "no fault: nothing found\n≤ for <: p = " in text
+    assert "nearest known fault: residual replaced by p" in text
+    assert 'counts="any": True' in text
+
+
+def check_07_your_own_rule(text: str) -> None:
+    """The claims of the rule hold, and it is ranked among the published ones at one accepted length."""
+    claims = re.findall(r"claimed (True|False) +on 5000 random pairs of laws (True|False)", text)
+    assert claims == [("False", "False"), ("True", "True"), ("True", "True")]
+    assert "SOFTENED (ours)" in text
+    assert len(re.findall(r"ours is number \d+ of \d+", text)) == 4
+    assert re.search(r"ours / uniform relaxation at equal accepted length, 8 chains", text)
