@@ -222,8 +222,8 @@ plt.show()
 # the bound per token. Annealing does lower that. KL is of second order in the bias: it charges concentrated bias more, and
 # the TV of whole sequences follows KL.
 #
-# Below, tokens per call and predictive TV are exact. The other three are estimates from samples with exact likelihoods;
-# all schedules share their random numbers. The sequence is long on purpose: in a short one the last round is often
+# Below, tokens per call and predictive TV are exact. The other three are estimates from samples with exact likelihoods and
+# shared random numbers: take a mark no more seriously than the interval printed with it. The sequence is long on purpose: in a short one the last round is often
 # cut off, and that alone rewards accepting early.
 
 # %%
@@ -254,7 +254,7 @@ for panel, (name, (target, draft)) in zip(axes, pairs.items()):
     panel.set_title(f"{name}: {tokens} tokens, many rounds")
     for measure in ("total_variation", "kl_output_target"):
         wide = max(i.width / 2 / i.value for i in (getattr(e, measure) for e in estimates))
-        print(f"    95 % intervals of {measure}: at most ± {wide:.1%}, differences between schedules rather less")
+        print(f"    95 % intervals of {measure}: at most ± {wide:.1%}")
 axes[0].set_ylabel("relative to uniform")
 axes[0].legend()
 plt.show()
