@@ -16,6 +16,10 @@ from typing import Any
 import numpy as np
 
 
+LARGEST = 2**63 - 1
+"""Largest whole number that a column of the table holds."""
+
+
 def real(value: Any, where: str) -> float:
     """A finite number that is no bool."""
     if (
@@ -33,6 +37,8 @@ def whole(least: int) -> Callable[[Any, str], int]:
     def check(value: Any, where: str) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise ValueError(f"{where} must be a whole number >= {least}, got {value!r}")
+        if value > LARGEST:
+            raise ValueError(f"{where} must be at most {LARGEST}, got {value!r}")
         return int(value)
 
     return check

@@ -107,6 +107,7 @@ def _verifier(table: Mapping[str, Any], where: str, lengths: Sequence[int]) -> I
         settings = {"catalogue": kind, "name": texts["name"], "residual": None, "definition": identity}
     else:
         name = text(table[kind], f"{where}.{kind}")
+        _checked_family(kind, name, texts.get("residual"), where, lengths, ())
         if (name in catalogue.WITHOUT_STRENGTH and kind == "rule") != (strengths == (None,)):
             raise ValueError(f"{where}: {kind} {name!r} {'takes no' if 'strength' in table else 'needs a'} strength")
         family = _checked_family(kind, name, texts.get("residual"), where, lengths, strengths)
@@ -130,7 +131,7 @@ def _checked_family(
                 family.build(strength)  # type: ignore[arg-type]
         except catalogue.NoEmbeddingError:
             pass
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"{place}: {error}") from None
     return family
 

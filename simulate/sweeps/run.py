@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +42,12 @@ IDLE_SECONDS = 10
 
 CLUSTER_QUEUE = 512
 """Cells sent ahead to a cluster."""
+
+MOST_PER_CORE = 4
+"""Most workers for each core of this machine: more only take memory."""
+
+ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+/?|inproc://\S+")
+"""Of a Dask scheduler. Other texts make its client wait for a minute and leave a traceback."""
 
 CONNECT_SECONDS = 30
 """After which a scheduler counts as not there."""
@@ -221,7 +228,7 @@ def sweep(
     out : path
         Folder for ``cells/`` and ``table.parquet``; see `simulate.sweeps.store`.
     workers : int, optional
-        Processes on this machine; one for each core by default.
+        Processes on this machine; one for each core by default, at most `MOST_PER_CORE` for each.
     scheduler : str, optional
         Address of a Dask scheduler (``tcp://…``), whose workers are used instead. They need this package installed,
         not this folder.
@@ -236,7 +243,7 @@ def sweep(
     Raises
     ------
     ValueError
-        For a grid that is none, or `workers` together with `scheduler`.
+        For a grid that is none, an address that is none, or `workers` together with `scheduler`.
     SweepBusyError
         If another run is using the folder.
     SweepError
@@ -254,7 +261,10 @@ def sweep(
         grid = Grid.from_mapping(grid)
     if scheduler is not None and workers is not None:
         raise ValueError("give workers (processes here) or scheduler (a Dask cluster), not both")
-    count = (os.cpu_count() or 1) if workers is None else whole_number(workers, "workers", 1)
+    if scheduler is not None and not ADDRESS.fullmatch(scheduler):
+        raise ValueError(f"scheduler must be an address such as tcp://HOST:8786, got {scheduler!r}")
+    cores = os.cpu_count() or 1
+    count = cores if workers is None else min(whole_number(workers, "workers", 1), MOST_PER_CORE * cores)
     table.require_pyarrow()
     folder, cells = Folder(out), grid.cells()
     with folder.owned(lambda: tqdm.write("waiting for the workers of a killed run to finish their cells")):

@@ -143,7 +143,7 @@ def adversarial_pairs(length: int | None = None, vocab_size: int | None = None, 
     almost = (theory.IIDChain([1e-9, 1 - 1e-9]), theory.IIDChain([1e-8, 1 - 1e-8]))
     pairs.append(Pair("nearly certain, forced", *almost, length or 1, drawn_from=even))
     if wide:
-        flat, certain = theory.IIDChain(np.full(WIDE, 1 / WIDE)), theory.IIDChain(np.eye(WIDE)[0])
+        flat, certain = theory.IIDChain(np.full(WIDE, 1 / WIDE)), theory.IIDChain(np.eye(1, WIDE)[0])
         pairs.append(Pair("wide vocabulary", flat, certain, length or 1, most_rounds=512))
     chosen = [pair for pair in pairs if vocab_size in (None, pair.target.vocab_size)]
     if not chosen:

@@ -41,7 +41,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import betaln, gammaln, logsumexp
+from scipy.special import betaln, gammaln
 
 from simulate.testing.protocol import Floats, Integers
 
@@ -84,10 +84,25 @@ def log_evidence(counts: Integers, law: Floats, rounding: float) -> Floats:
     return np.append(mixtures, watch)
 
 
+def log_pair_evidence(counts: Integers, agree: float, rounding: float) -> Floats:
+    """ln E_n for every prior of the two cells "equal" and "not equal", shape (m, 10); counts (m, 2).
+
+    Each row of counts is of rounds of its own; a mean over rows is evidence as well.
+    """
+    ceiling = np.minimum(np.array([agree, 1 - agree]) + rounding, 1.0)
+    if ceiling.min() <= 0:
+        impossible = counts[:, ceiling <= 0].any(axis=1, keepdims=True)
+        return np.where(impossible, np.inf, np.zeros(len(CONCENTRATIONS)))
+    a, b = CONCENTRATIONS * (ceiling / ceiling.sum())[:, None]
+    mixtures = betaln(a + counts[:, :1], b + counts[:, 1:]) - betaln(a, b)
+    return np.asarray(mixtures - (counts @ np.log(ceiling))[:, None])
+
+
 def mean_evidence(logs: list[Floats]) -> float:
     """ln of the mean of E_n over views and priors."""
-    table = np.stack(logs)
-    return math.inf if np.isposinf(table).any() else float(logsumexp(table) - math.log(table.size))
+    table = np.concatenate([log.ravel() for log in logs])
+    top = float(table.max())
+    return top if math.isinf(top) else top + math.log(float(np.exp(table - top).mean()))
 
 
 def expected_distance(law: Floats, rounds: int) -> float:

@@ -22,6 +22,7 @@ from simulate.testing.report import PairResult
 from simulate.testing.sequential import (
     distance_threshold,
     log_evidence,
+    log_pair_evidence,
     look_level,
     mean_evidence,
     smallest_distance,
@@ -69,8 +70,7 @@ class Trial:
         self.counts = np.zeros(len(self.law), dtype=np.int64)
         # Row k: disjoint pairs of rounds 2**k apart in one batch, equal and not.
         self.agreements = np.zeros((ROWS_AT_ONCE.bit_length() - 1, 2), dtype=np.int64)
-        agree = float(self.law @ self.law)
-        self.agreement_law = np.array([agree, 1 - agree])
+        self.agree = float(self.law @ self.law)
         self.views = [
             (np.concatenate([s.label + i * s.cells for i in range(len(pairs))]), s.cells * len(pairs))
             for s in self.space.statistics
@@ -122,7 +122,7 @@ class Trial:
             log_evidence(np.bincount(label, self.counts, cells).astype(np.int64), law, self.rounding)
             for (label, cells), law in zip(self.views, self.view_laws, strict=True)
         ]
-        logs += [log_evidence(pairs, self.agreement_law, 2 * self.rounding) for pairs in self.agreements]
+        logs.append(log_pair_evidence(self.agreements, self.agree, 2 * self.rounding))
         self.log_evidence = mean_evidence(logs)
         if self.log_evidence >= math.log(1 / level):
             self.reason = "the evidence against the declared law is too strong"

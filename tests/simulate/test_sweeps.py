@@ -266,11 +266,20 @@ def test_ctrl_c(tmp_path: Path) -> None:
     path = tmp_path / "night.toml"
     path.write_text(TOML.format(seeds=", ".join(map(str, range(400)))))
     program = [sys.executable, "-m", "simulate", "sweep", str(path), "--workers", "1", "--quiet"]
-    process = subprocess.Popen(program, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    # A shell that runs the tests in the background has Ctrl-C ignored, in every process started from here too.
+    own = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(program, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, own)
     folder = Folder(tmp_path / "night")
-    until(lambda: len(files(folder)) >= 2)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
+    with process:
+        try:
+            until(lambda: len(files(folder)) >= 2)
+            os.killpg(process.pid, signal.SIGINT)
+            _, said = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert said.splitlines()[-1].startswith(f"interrupted; finished cells are kept in {folder.path}, the same command")
     assert "Traceback" not in said

@@ -122,7 +122,7 @@ def build(seed):
         "transformers": transformers_sampler,
         "torch": lambda: torch_sampler(rejection_in_torch),
     }[name]()
-    return sampler, pair, verifier, 256 if name in ("transformers", "row by row") else 2048
+    return sampler, pair, verifier, 256 if name in ("transformers", "row by row") else 1024
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
@@ -145,7 +145,7 @@ def test_the_same_samplers_of_another_verifier_do_raise_alarms():
     """The control: the declared verifier is exchanged for one of another law."""
     wrong = theory.Verifier(theory.Ensemble(0.6), theory.target_residual)
     alarms = 0
-    for seed in range(50):
+    for seed in range(25):
         sampler, pair, _, most = build(seed)
         alarms += not check_law(sampler, verifier=wrong, pairs=[pair], max_rounds=most, seeds=False).passed
-    assert alarms >= 30
+    assert alarms >= 15
