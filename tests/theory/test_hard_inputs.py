@@ -114,7 +114,9 @@ def test_what_is_not_real_is_refused(index: int) -> None:
         NOT_REAL[index]()
 
 
-@pytest.mark.parametrize("rule", [theory.Lossless(), theory.budgeted(LOSSLESS, 0.1), None], ids=["a rule", "a budget", "nothing"])
+@pytest.mark.parametrize(
+    "rule", [theory.Lossless(), theory.budgeted(LOSSLESS, 0.1), None], ids=["a rule", "a budget", "nothing"]
+)
 def test_what_is_no_verifier_is_named(rule: Any) -> None:
     laws = np.full((1, 2, 3), 1 / 3)
     for call in (

@@ -384,7 +384,8 @@ def test_an_exception_names_the_round():
             raise ArithmeticError("too many")
         return reference_sampler(LOSSLESS)(rounds, rng)
 
-    with pytest.raises(AssertionError, match=r"too many \(test_law.py.*\) \(in a batch of 256 rounds that starts with drafts"):
+    message = r"too many \(test_law.py.*\) \(in a batch of 256 rounds that starts with drafts"
+    with pytest.raises(AssertionError, match=message):
         assert_law(fails_on_batches, *COINS, LOSSLESS, 2, seeds=False)
 
 
