@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-
 LARGEST = 2**63 - 1
 """Largest whole number that a column of the table holds."""
 
