@@ -4,14 +4,13 @@ For each case many independent estimates are made and the share of intervals tha
 That share is itself an estimate; its Clopper–Pearson interval stands beside it. An interval of nominal confidence .95
 should show about .95 ("normal") or at least .95 ("bernstein").
 
-Measured at seed 0, 2,000 repetitions, nominal .95 (standard error .005): with 4,000 samples every one of the 41
-"normal" coverages lies between .940 and .964, every "bernstein" one at 1.000 (``python -m simulate coverage
---repetitions 2000 --samples 4000``, one minute). With 400 samples they lie between .930 and .986. The high ones are no
-slack of the method: 200 sequences show a rare extra call or step some ten times, and for a binomial count that small
-the coverage of any such interval jumps with n and p (exactly .982 at n = 200, p = .048, and .953 at n = 2,000). With 50
-samples (25 a law) most "normal" ones stay between .92 and .98, but quantities that hang on events of probability near
-1/25 fall to .63–.85 (a rare extra call, a draft that is hardly ever rejected): where almost all sequences have the same
-value, take more samples.
+Measured at seed 0, 2,000 repetitions, nominal .95 (standard error .005): with 4,000 samples each of the 41 "normal"
+coverages lies between .940 and .964 (``python -m simulate coverage --repetitions 2000 --samples 4000``, one minute),
+with 400 samples between .930 and .986; every "bernstein" one is 1.000. The high ones are no slack of the method: 200
+sequences show a rare extra call some ten times, and with so small a binomial count the coverage jumps with n and p
+(exactly .982 at n = 200, p = .048, but .953 at n = 2,000). With 50 samples (25 a law) most "normal" ones stay between
+.92 and .98, but quantities that hang on events of probability near 1/25 fall to .63–.85 (a rare extra call, a draft
+that is hardly ever rejected): where almost all sequences have the same value, take more samples.
 
 Decoding is real. The filter of a sequence is deterministic, so it is run once on all V^T sequences and looked up:
 the same numbers as filtering every sample, at a fraction of the time.

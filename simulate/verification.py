@@ -102,7 +102,7 @@ def verify(
     weights = np.ones((count, length + 1)) if verifier.stateful else None
     if weights is None:
         accepted = _accepted(ids, p, q, verifier, u, step)
-    else:
+    elif length:
         for rows in _slices(count, step):
             tests = block_tests(verifier, ids[rows], p[rows, :length], q[rows])
             accepted[rows], weights[rows] = theory.last_success(tests.success, u[rows]), tests.weights

@@ -326,10 +326,9 @@ def exact_law(
     ends = np.array([0, LATTICE])
     breaks = [[*(np.union1d(ends, own) for own in tests), ends] for tests, _ in found]
     edges = [draws for _, draws in found]
-    if _cells(breaks) > MOST_CELLS:
+    if (known := _cells(breaks)) > MOST_CELLS:
         raise ValueError(
-            f"{len(found)} blocks of {length} drafts over {size} ids have {_cells(breaks)} cells, "
-            f"more than {MOST_CELLS}; "
+            f"{len(found)} blocks of {length} drafts over {size} ids have {known} cells, more than {MOST_CELLS}; "
             "use a smaller chain or a shorter block here and assert_law on this one"
         )
     _check_repeatable(play)

@@ -303,6 +303,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ([str(path), "--out", str(occupied)], "cannot use the folder"),
         ([str(path), "--workers", "0"], "workers must be a whole number >= 1"),
         ([str(path), "--workers", "1", "--scheduler", "tcp://x"], "not both"),
+        ([str(path), "--scheduler", "tcp://x"], "scheduler must be an address such as tcp://HOST:8786, got 'tcp://x'"),
         ([str(tmp_path / "none.toml")], "No such file"),
         ([str(occupied)], "say with --out"),
     ):
@@ -315,7 +316,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "extra", "how"),
-    [("pyarrow", "sweep", {}), ("joblib.externals.loky", "sweep", {}), ("distributed", "dask", {"scheduler": "tcp://x"})],
+    [("pyarrow", "sweep", {}), ("joblib.externals.loky", "sweep", {}), ("distributed", "dask", {"scheduler": "tcp://x:1"})],
 )  # fmt: skip
 def test_missing_package(
     missing: str, extra: str, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -104,7 +104,7 @@ class JsonLinesSampler:
             text = self._answers.get(timeout=self.timeout)
         except queue.Empty:
             self._stop()
-            raise TimeoutError(self._failure(f"no answer within {self.timeout:g} s")) from None
+            raise TimeoutError(self._failure(f"no answer within {self.timeout:g} s (see `timeout`)")) from None
         if text is None:
             code = self._stop()
             raise RuntimeError(self._failure(f"the program ended with code {code} before it answered"))

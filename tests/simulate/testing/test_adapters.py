@@ -107,6 +107,12 @@ class TestTransformers:
         """What the README reports about inputs that no law test reaches."""
         self._edge(monkeypatch, u, drafts, torch.tensor(draft).log(), torch.tensor(target).log(), emitted)
 
+    def test_it_takes_no_drafts_at_all(self):
+        function = pytest.importorskip("transformers.generation.utils")._speculative_sampling
+        nothing, target = torch.zeros((1, 0), dtype=torch.long), torch.tensor([[[-np.inf, 0.0, -np.inf]]])
+        tokens, accepted = function(nothing, torch.zeros((1, 0, 3)), 0, target)
+        assert (tokens.tolist(), int(accepted)) == ([[1]], 0)
+
     def test_its_residual_may_be_empty_without_tiny_masses(self, monkeypatch):
         draft, step = torch.tensor([1.0, 0.0]), torch.tensor([4e-7, 0.0])
         target = torch.stack([draft + step, draft])
@@ -146,7 +152,7 @@ class TestJsonLines:
         ("fault", "message"),
         [
             ("crash", r"(?s)ended with code 1 before it answered; its standard error ends with.*out of memory, say"),
-            ("silent", r"(?s)no answer within 1 s; its standard error ends with.*thinking"),
+            ("silent", r"(?s)no answer within 1 s \(see `timeout`\); its standard error ends with.*thinking"),
             ("report", r"the program reports: no such model"),
             ("garbage", r"line 'Hello!"),
             ("no counts", r"the answer has no 'accepted'"),

@@ -202,6 +202,9 @@ def test_bad_arguments():
         exact_law(TokenWise(), P0, theory.IIDChain([0.5, 0.5]), 1)
     with pytest.raises(ValueError, match="more than 262144"):
         exact_law(TokenWise(), theory.IIDChain([0.125] * 8), theory.IIDChain([0.125] * 8), 6)
+    coins = theory.IIDChain([0.5, 0.5]), theory.IIDChain([0.75, 0.25])
+    with pytest.raises(ValueError, match="4096 blocks of 12 drafts over 2 ids have 531441 cells, more than 65536"):
+        exact_law(TokenWise(), *coins, 12)
     with pytest.raises(ValueError, match="the target has 2 levels"):
         exact_law(TokenWise(), simulate.dirichlet_tree(3, 2, np.random.default_rng(0)), P0, 2)
     with pytest.raises(ValueError, match="length"):

@@ -161,6 +161,25 @@ def test_wrong_uniforms_fail(uniforms):
     assert not check_law(lossless_with(uniforms), smallest_tv=0.05).passed
 
 
+@pytest.mark.parametrize("lag", [1, 2, 16, 128])
+def test_rounds_that_share_their_uniforms_at_a_distance_fail(lag):
+    """Every round by itself has the declared law."""
+
+    def twins(count, length, rng):
+        u, row = independent(count, length, rng), np.arange(count)
+        return u[np.where(row // lag % 2 == 1, row - lag, row)]
+
+    report = check_law(lossless_with(twins), *COINS, LOSSLESS, 2, smallest_tv=0.05)
+    assert report.failure.verdict_rounds <= 8192
+    assert report.failure.total_variation < 2 * report.failure.noise
+
+
+def test_rounds_longer_than_a_table_of_laws():
+    report = check_law(reference_sampler(LOSSLESS), length=40, smallest_tv=0.5, max_rounds=256)
+    assert report.passed
+    assert "of the law of the first 16 of 41 tokens" in str(report)
+
+
 def test_one_uniform_shared_by_all_positions_shows_in_the_joint_law_only():
     def shared(count, length, rng):
         return np.tile(rng.random((count, 1)), (1, length))
@@ -384,8 +403,9 @@ def test_an_exception_names_the_round():
             raise ArithmeticError("too many")
         return reference_sampler(LOSSLESS)(rounds, rng)
 
-    message = r"too many \(test_law.py.*\) \(in a batch of 256 rounds that starts with drafts"
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(
+        AssertionError, match=r"too many \(test_law.py.*\) \(in a batch of 256 rounds that starts with drafts"
+    ):
         assert_law(fails_on_batches, *COINS, LOSSLESS, 2, seeds=False)
 
 
@@ -416,6 +436,13 @@ def test_a_sampler_that_never_stops_is_stopped():
         ({"target": P0, "draft": COINS[1], "length": 1}, "vocabulary mismatch"),
         ({"target": theory.TabularChain([[0.5, 0.5]]), "draft": COINS[1], "length": 1}, "the target has 1 levels"),
         ({"pairs": []}, "pairs is empty"),
+        ({"pairs": [(P0, Q0)]}, "pairs must be a sequence of simulate.testing.Pair"),
+        ({"length": 0}, "length must be a whole number >= 1, got 0"),
+        ({"target": [0.5, 0.5], "draft": Q0, "length": 1}, "target must be a chain such as"),
+        ({"rng": 0}, "rng must be a numpy.random.Generator or None, got 0"),
+        ({"timeout": -1}, "timeout must be finite and lie in"),
+        ({"verifier": theory.Lossless()}, r"theory.Verifier\(Lossless\(\)\) makes one of a rule"),
+        ({"verifier": lambda length: None}, "returned None for L = 1, which is no verifier"),
         ({"counts": "some"}, "counts must be"),
         ({"false_alarm": 0.0}, "false_alarm must lie strictly between 0 and 1"),
         ({"power": 1.0}, "power must lie strictly between 0 and 1"),
@@ -441,6 +468,9 @@ def test_a_check_repeats_itself():
 def test_built_in_pairs_by_length_and_vocabulary():
     assert {pair.length for pair in adversarial_pairs()} == {1, 2, 3, 4}
     assert {pair.length for pair in adversarial_pairs(5)} == {5}
+    assert len(adversarial_pairs(1000)) == len(adversarial_pairs())
+    with pytest.raises(ValueError, match="length must be a whole number >= 1, got 0"):
+        adversarial_pairs(0)
     assert {pair.target.vocab_size for pair in adversarial_pairs(vocab_size=3)} == {3}
     with pytest.raises(ValueError, match="no built-in pair has 7 ids"):
         adversarial_pairs(vocab_size=7)

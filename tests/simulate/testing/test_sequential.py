@@ -13,6 +13,7 @@ from simulate.testing.sequential import (
     distance_threshold,
     expected_distance,
     log_evidence,
+    log_pair_evidence,
     look_level,
     looks,
     mean_evidence,
@@ -50,6 +51,30 @@ def test_the_evidence_has_mean_at_most_one_under_laws_off_by_the_rounding(law, r
         if np.prod(true**counts) > 0
     )
     assert np.all(mean <= 1 + 1e-9)
+
+
+@given(st.floats(0, 1), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=3))
+def test_the_evidence_of_pairs_is_that_of_two_cells(agree, rows):
+    found = log_pair_evidence(np.array(rows), agree, 1e-6)
+    for row, counts in zip(found, rows, strict=True):
+        one = log_evidence(np.array(counts), np.array([agree, 1 - agree]), 1e-6)
+        assert row == pytest.approx(one[:-1], abs=1e-6, rel=1e-9)
+
+
+def test_pairs_that_must_agree():
+    assert np.isposinf(log_pair_evidence(np.array([[5, 1]]), 1.0, 0.0)).all()
+    assert (log_pair_evidence(np.array([[5, 0], [0, 0]]), 1.0, 0.0) == 0).all()
+
+
+def test_a_correct_sampler_is_rejected_no_more_often_than_the_level_however_one_stops():
+    """At level .2, looking after every few rounds, under the declared law and under one off by all the rounding."""
+    rng, law, rounding = np.random.default_rng(0), np.array([0.6, 0.39, 0.01]), 0.01
+    for true, allowed in ((law, 0.0), (np.array([0.59, 0.39, 0.02]), rounding)):
+        alarms = 0
+        for _ in range(400):
+            counts = rng.multinomial(8, true, size=60).cumsum(axis=0)
+            alarms += any(mean_evidence([log_evidence(n, law, allowed)]) >= math.log(5) for n in counts)
+        assert alarms <= 0.2 * 400
 
 
 def test_an_impossible_event_rejects_at_once_without_rounding_and_soon_with_it():
