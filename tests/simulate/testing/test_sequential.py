@@ -71,10 +71,10 @@ def test_a_correct_sampler_is_rejected_no_more_often_than_the_level_however_one_
     rng, law, rounding = np.random.default_rng(0), np.array([0.6, 0.39, 0.01]), 0.01
     for true, allowed in ((law, 0.0), (np.array([0.59, 0.39, 0.02]), rounding)):
         alarms = 0
-        for _ in range(400):
-            counts = rng.multinomial(8, true, size=60).cumsum(axis=0)
+        for _ in range(200):
+            counts = rng.multinomial(16, true, size=30).cumsum(axis=0)
             alarms += any(mean_evidence([log_evidence(n, law, allowed)]) >= math.log(5) for n in counts)
-        assert alarms <= 0.2 * 400
+        assert alarms <= 0.2 * 200
 
 
 def test_an_impossible_event_rejects_at_once_without_rounding_and_soon_with_it():
