@@ -177,9 +177,11 @@ def test_the_short_block_tests_are_the_plain_ones(omega):
     verifier = theory.capped_block(omega)
     for given in (None, lengths):
         ours, plain = block_tests(verifier, ids, p, q, given), theory.block_tests(verifier, ids, p, q, given)
-        assert np.abs(ours.weights - plain.weights).max() < 1e-12
+        # Weights behind a row's own block have no meaning.
+        inside = np.arange(5) <= (4 if given is None else given[:, None])
+        assert np.abs(ours.weights - plain.weights)[np.broadcast_to(inside, ours.weights.shape)].max() < 1e-12
         # h = M/(M + 1 − s) is 0/0 up to rounding where s = 1 and nothing is left.
-        certain = (plain.weights < 1 - 1e-9) | (np.abs(ours.success - plain.success) < 1e-9)
+        certain = (np.minimum(plain.weights, ours.weights) < 1 - 1e-9) | (np.abs(ours.success - plain.success) < 1e-9)
         assert np.abs(ours.success - plain.success)[certain].max() < 1e-6
         assert certain.mean() > 0.8
 
