@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from paper_figures.files import write_atomically
+from simulate.files import write_atomically
 
 T = TypeVar("T")
 

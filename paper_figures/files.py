@@ -1,31 +1,14 @@
-"""Files that are there whole or not at all."""
+"""The output folder: writable or refused by name, and hashes of what is in it."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from pathlib import Path
 
 
 class OutputFolderError(OSError):
     """The output folder cannot be written; the message names it."""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def writable_folder(path: Path) -> Path:

@@ -9,9 +9,9 @@ import base64
 from html import escape
 from typing import Any
 
-from paper_figures.files import write_atomically
 from paper_figures.registry import Figure, figures
 from paper_figures.store import Store
+from simulate.files import write_atomically
 
 ANSWERS = (
     "Relaxed speculative decoding saves calls of a large image model by accepting drafted tokens that the exact "

@@ -24,9 +24,10 @@ from typing import Any, Literal, TypeAlias
 
 from paper_figures import tables
 from paper_figures.context import Context
-from paper_figures.files import sha256, writable_folder, write_atomically
+from paper_figures.files import sha256, writable_folder
 from paper_figures.fingerprint import picture_fingerprint, table_fingerprint
 from paper_figures.registry import Figure, Rows, text
+from simulate.files import write_atomically
 
 Outcome: TypeAlias = Literal["made", "redrawn", "up to date"]
 PICTURES = ("pdf", "png")

@@ -8,7 +8,6 @@ every chain method against the others instead.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import theory
+from simulate.files import write_json
 from theory import AnyVerifier, Verifier
 from validate import compare
 from validate.decoding import Decoded
@@ -78,13 +78,6 @@ def chosen_verifiers(
         (f"COOL-SD delta = {delta:g}, floored at 1", lambda: floored),
     ]
     return fixed + [(f"{name}, matched", lambda name=name: matched(name)) for name in names]
-
-
-def write_json(path: Path, data: object) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    os.replace(temporary, path)
 
 
 def settings(verifier: AnyVerifier) -> str:

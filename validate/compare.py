@@ -19,6 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from simulate.files import write_json
 from simulate.intervals import Interval
 from simulate.ratios import ratio_at_equal_cost
 from validate.comparison import Matcher, Point, measure_point, paired_ratio, points, relaxed_methods
@@ -58,13 +59,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", type=Path, help="JSON file; a folder of the same name with .parts holds what is done")
     p.add_argument("--quiet", action="store_true", help="no progress bar")
     return p
-
-
-def write_json(path: Path, data: object) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    os.replace(temporary, path)
 
 
 class Parts:

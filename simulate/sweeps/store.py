@@ -20,13 +20,13 @@ import errno
 import json
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from simulate import files
 from simulate.sweeps.identity import digest
 
 
@@ -56,21 +56,12 @@ def write_atomically(path: Path, content: bytes) -> None:
     SweepError
         Naming the file and the reason (a full disk, no permission).
     """
-    temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise SweepError(f"cannot write {path}: {_reason(error)}; finished cells are kept") from error
-        raise
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "its folder is gone")
+        files.write_atomically(path, content)
+    except OSError as error:
+        raise SweepError(f"cannot write {path}: {_reason(error)}; finished cells are kept") from error
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from paper_figures import files, fingerprint
+from paper_figures import fingerprint
 from paper_figures.context import Context
-from paper_figures.files import OutputFolderError, write_atomically
+from paper_figures.files import OutputFolderError
 from paper_figures.registry import Figure
 from paper_figures.store import Store
 
@@ -127,21 +127,6 @@ def test_streams_have_names() -> None:
     draws = [Context(seed=seed).rng(*name).random() for seed, name in named]
     assert draws[0] == draws[1]
     assert len(set(draws)) == 3
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No half file, no litter."""
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(files.os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_unwritable_folder_is_named(tmp_path: Path) -> None:

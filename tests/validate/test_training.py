@@ -20,7 +20,6 @@ from validate.training import PRESETS, DataError, Plan, Run, TrainingError, expo
 from validate.training.__main__ import main
 from validate.training.fitting import code_perplexity, fit_decoder, fit_judge
 from validate.training.idx import FILES
-from validate.training.storage import write_atomically
 
 SMOKE = PRESETS["smoke"]
 
@@ -179,20 +178,6 @@ def test_perplexity_known_answers() -> None:
     assert code_perplexity(torch.zeros(4, 49, dtype=torch.int64), 256) == pytest.approx(1.0)
     assert code_perplexity(torch.arange(256), 256) == pytest.approx(256.0)
     assert code_perplexity(torch.tensor([0, 1]), 256) == pytest.approx(2.0)
-
-
-def test_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 # --- bad data ------------------------------------------------------------------------------------------------------

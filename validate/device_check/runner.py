@@ -9,8 +9,6 @@ interrupted in the middle.
 from __future__ import annotations
 
 import datetime
-import json
-import os
 import platform
 import time
 import traceback
@@ -22,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from simulate.files import write_json
 from validate.device_check import full_size, golden, sections
 
 __all__ = ["SECTIONS", "Section", "Setting", "run_checks", "summary"]
@@ -84,16 +83,6 @@ def _machine(device: torch.device) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(device)
         told |= {"name": properties.name, "gib": properties.total_memory / 2**30, "cuda": torch.version.cuda}
     return told
-
-
-def _write(path: Path, data: Any) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _run(section: Section, setting: Setting) -> dict[str, Any]:
@@ -180,7 +169,7 @@ def run_checks(
         report["sections"][section.name] = _run(section, setting)
         report["passed"] = all(record["status"] != "failed" for record in report["sections"].values())
         if out is not None:
-            _write(out, report)
+            write_json(out, report)
     return report
 
 

@@ -27,6 +27,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional
 
+from simulate.files import write_atomically
 from validate.decoding import decode
 from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
 from validate.drafters.shipped import target_sha256
@@ -35,7 +36,7 @@ from validate.models.transformer import TokenTransformer
 from validate.models.weights import WeightsError
 from validate.training.fitting import TrainingError, batches, optimiser, step
 from validate.training.presets import Plan
-from validate.training.storage import fingerprint, read_checkpoint, write_atomically, write_checkpoint
+from validate.training.storage import fingerprint, read_checkpoint, write_checkpoint
 
 __all__ = ["fit_drafter", "main", "store_drafter"]
 

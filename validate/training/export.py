@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from simulate.files import write_atomically, write_json
 from validate.models.judge import Judge
 from validate.models.transformer import TokenTransformer
 from validate.models.vq import VQTokenizer
@@ -20,7 +20,6 @@ from validate.models.weights import MANIFEST, config_sha256
 from validate.training.card import model_card
 from validate.training.idx import FILES
 from validate.training.stages import Run
-from validate.training.storage import write_atomically
 
 __all__ = ["export"]
 
@@ -101,5 +100,5 @@ def export(run: Run, out: Path) -> dict[str, Any]:
         },
     }
     write_atomically(out / "MODEL_CARD.md", model_card(manifest).encode())
-    write_atomically(out / MANIFEST, (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
+    write_json(out / MANIFEST, manifest)
     return manifest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["fingerprint", "read_checkpoint", "write_atomically", "write_checkpoint"]
+from simulate.files import write_atomically
 
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, then move over it: an interruption leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+__all__ = ["fingerprint", "read_checkpoint", "write_checkpoint"]
 
 
 def fingerprint(*parts: Any) -> str:
