@@ -168,7 +168,6 @@ def test_full_size_tokenizer() -> None:
             vocab_size=16384,
             code_width=8,
             inside=256,
-            first=512,
             levels=[512, 256, 256, 128, 128],
             blocks=3,
             grid=(3, 3),

@@ -129,7 +129,7 @@ def test_other_contents(tmp_path: Path) -> None:
         load_transformer(tmp_path / "d.pt", **TINY)
     for change, message in (
         (lambda t: t.update(more=torch.zeros(2)), "extra tensor 'more'"),
-        (lambda t: t.update({"norm.weight": torch.zeros(16, dtype=torch.int32)}), r"dtype torch\.int32"),
+        (lambda t: t.update({"norm.weight": torch.zeros(16, dtype=torch.int32)}), "dtype int32"),
         (lambda t: t.pop("tok_embeddings.weight"), "lacks tensor 'tok_embeddings"),
         (lambda t: t.update({"output.weight": torch.full((16, 16), 1e6)}), None),
     ):
@@ -212,7 +212,7 @@ def test_files_in_each_other_s_place() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"block_size": 35}, "block_size 35 is not the square"),
+        ({"block_size": 35}, "block_size 35 is not a square"),
         ({"num_attention_heads": 4}, "num_key_value_heads"),
         ({"num_hidden_layers": 3}, r"lacks tensor 'layers\.2\."),
         ({"vocab_size": 63}, r"has shape \(64, 48\), expected \(63, 48\)"),
@@ -246,7 +246,7 @@ def test_directories(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="of a 'llama' model, not a LlamaGen"):
         load_transformer(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(WeightsError, match="no JSON object"):
+    with pytest.raises(WeightsError, match="is not JSON"):
         load_transformer(folder)
 
 

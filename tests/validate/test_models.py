@@ -105,7 +105,7 @@ def test_cached_equals_teacher_forced(pieces: list[int]) -> None:
     model = random_model()
     ids, cache, length, parts = random_ids(model, 3), model.new_cache(3), 0, []
     for new in pieces:
-        parts.append(model.extend(ids[:, length : length + new], torch.full((3,), length), cache))
+        parts.append(model.extend(ids[:, length : length + new], torch.full((3,), length), cache)[0])
         length += new
     torch.testing.assert_close(torch.cat(parts, dim=1), model(ids), rtol=0, atol=AGREEMENT)
 
@@ -123,7 +123,7 @@ def ragged_with_trimming(model: TokenTransformer, honest: bool) -> float:
         guess = ids.gather(1, columns)
         # The last id is a rejected guess: wrong, then overwritten next round.
         wrong = (guess[:, -1] + 1) % model.vocab_size
-        logits = model.extend(torch.cat([guess[:, :-1], wrong[:, None]], dim=1), lengths, cache)
+        logits, _ = model.extend(torch.cat([guess[:, :-1], wrong[:, None]], dim=1), lengths, cache)
         expected = oracle.gather(1, columns[:, :-1, None].expand(-1, -1, model.vocab_size))
         worst = max(worst, float((logits[:, :-1] - expected).abs().max()))
         kept = torch.randint(1, new, (rows,), generator=generator) if honest else torch.full((rows,), new)
@@ -146,7 +146,7 @@ def test_shipped_target_cached_equals_teacher_forced(pair: Pair) -> None:
         cache, lengths = model.new_cache(4), torch.tensor([0, 7, 20, 45])
         model.extend(ids, torch.zeros(4, dtype=torch.int64), cache)
         columns = lengths[:, None] + torch.arange(4)
-        logits = model.extend(ids.gather(1, columns), lengths, cache)
+        logits, _ = model.extend(ids.gather(1, columns), lengths, cache)
         expected = model(ids).gather(1, columns[..., None].expand(-1, -1, model.vocab_size))
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
 
@@ -156,7 +156,7 @@ def test_hidden_states_are_what_the_head_reads() -> None:
     ids = random_ids(model, 2)
     logits, hidden = model(ids, return_hidden=True)
     torch.testing.assert_close(model.head(hidden), logits)
-    cached, cached_hidden = model.extend(ids, torch.zeros(2, dtype=torch.int64), model.new_cache(2), return_hidden=True)
+    cached, cached_hidden = model.extend(ids, torch.zeros(2, dtype=torch.int64), model.new_cache(2))
     torch.testing.assert_close(cached_hidden, hidden, rtol=0, atol=AGREEMENT)
     torch.testing.assert_close(cached, logits, rtol=0, atol=AGREEMENT)
 
@@ -169,7 +169,7 @@ def test_cache_gathers_rows() -> None:
     branched = cache.gather(rows)
     assert isinstance(branched, KVCache)
     assert branched.rows == 3
-    logits = model.extend(ids[rows][:, 4:], torch.full((3,), 4), branched)
+    logits, _ = model.extend(ids[rows][:, 4:], torch.full((3,), 4), branched)
     torch.testing.assert_close(logits, model(ids[rows])[:, 4:], rtol=0, atol=AGREEMENT)
 
 
@@ -367,7 +367,7 @@ def test_pair_on_cuda_agrees_with_cpu(pair: Pair) -> None:
     assert pair.device.type == "cpu"
     ids = torch.cat([pair.target.class_ids(torch.arange(10))[:, None], pair.reference.tokens[:10, :-1]], dim=1)
     cache, lengths = moved.target.new_cache(10), torch.zeros(10, dtype=torch.int64, device="cuda")
-    cached = moved.target.extend(ids.cuda(), lengths, cache)
+    cached, _ = moved.target.extend(ids.cuda(), lengths, cache)
     torch.testing.assert_close(cached.cpu(), pair.target(ids), rtol=0, atol=1e-2)
 
 

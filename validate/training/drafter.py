@@ -32,8 +32,8 @@ from validate.decoding import decode
 from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
 from validate.drafters.shipped import target_sha256
 from validate.models import Pair, guided_logits, load
+from validate.models.tensors import WeightsError
 from validate.models.transformer import TokenTransformer
-from validate.models.weights import WeightsError
 from validate.training.fitting import TrainingError, batches, optimiser, step
 from validate.training.presets import Plan
 from validate.training.storage import fingerprint, read_checkpoint, write_checkpoint
@@ -97,7 +97,7 @@ def fit_drafter(
 
 
 def published_layout(drafter: FeatureDrafter) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Config and tensors as `validate.drafters.feature.load_drafter` reads them."""
+    """Config and tensors as `validate.drafters.loading.load_drafter` reads them."""
     shape = drafter.config
     config = {
         "model_type": "llama",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from validate.models.interface import PixelDecoder
 __all__ = ["TransformerImageModel"]
 
 
-class TransformerImageModel:
+class TransformerImageModel(ABC):
     """An image model on a transformers network; families say how tokens enter it and how its head is read.
 
     Parameters
@@ -106,13 +107,13 @@ class TransformerImageModel:
         embedded: Tensor = self.backbone.get_input_embeddings()(ids)  # type: ignore[operator]
         return embedded
 
+    @abstractmethod
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Input vectors of image tokens 0, …, V − 1, shape (…, width)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """Logits of the V image tokens from the last hidden states."""
-        raise NotImplementedError
 
     def run(self, embedded: Tensor, mask: Tensor, positions: Tensor, cache: RowCache) -> Tensor:
         """Last hidden states (after the final norm) of new inputs, shape (rows, m, width)."""

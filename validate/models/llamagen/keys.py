@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from validate.models.weights import WeightsError
+from validate.models.tensors import WeightsError
 
 __all__ = ["expect_family", "family", "official_names", "tokenizer_names", "transformer_names"]
 
