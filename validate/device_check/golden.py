@@ -26,10 +26,9 @@ TRANSFORMERS = {"c2i_a": (4, 4), "c2i_flat": (6, 4), "t2i_a": (4, 3), "t2i_hf": 
 
 
 def find_golden(given: Path | None) -> Path | None:
-    """The folder of the golden data: as given, in the tests, or shared beside the checkout."""
-    root = Path(__file__).resolve().parents[2]
-    places = [given] if given else [root / "tests/data/golden", root.parent / "shared/golden", Path("shared/golden")]
-    return next((place for place in places if (place / "manifest.json").is_file()), None)
+    """The folder of the golden data: as given, or in the tests beside the package."""
+    place = given or Path(__file__).resolve().parents[2] / "tests/data/golden"
+    return place if (place / "manifest.json").is_file() else None
 
 
 def _arrays(folder: Path) -> dict[str, Tensor]:

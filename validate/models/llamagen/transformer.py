@@ -4,7 +4,8 @@ Definitions. Slots 0, …, C−1 hold the condition (C = 1 row of a class table,
 x_{t+1} of a W × W image sits at slot C+t. The output at slot C−1+t predicts x_{t+1}; the last token is never fed, so
 there are C + T − 1 slots. Input index t of `validate.models.interface` is slot C−1+t.
 
-Logits = output(norm(x)), the output matrix untied; norm, blocks and rotary embedding: `validate.models.llamagen.blocks`.
+Logits = output(norm(x)), the output matrix untied; norm, blocks and rotary embedding are in
+`validate.models.llamagen.blocks`.
 
 Attention is causal. A caption's unused slots come first and are hidden from every slot but themselves; the null half
 of the guidance attends under the caption's mask.
