@@ -16,17 +16,9 @@ from hypothesis import strategies as st
 
 import theory
 from tests.theory.helpers import CASES, ROOT, chain_pairs, numbers, random_tree, tabular
-from theory.blocks import (
-    CappedBlock,
-    block,
-    block_tests,
-    capped_block,
-    largest_factor,
-    last_success,
-    lifted_block,
-    ratio_certificate,
-)
+from theory.blocks import CappedBlock, block, capped_block, largest_factor, lifted_block, ratio_certificate
 from theory.comparison import block_families, compare_rounds, compare_sequences, ratios
+from theory.drafted_blocks import block_tests, last_success
 
 PATHS = sorted((CASES / "block").glob("*.json"))
 TOLERANCE = 1e-12
