@@ -2,7 +2,7 @@
 
 The table holds one row per chain, schedule, size and quantity, with its ratio to uniform; the picture shows geometric
 means and ranges over all chains. The last round of a sequence is cut at T tokens, which moves the ratios with T modulo
-L + 1: floored annealing is computed at the lengths below T too, for the caption.
+L + 1: floored annealing is computed at the lengths below T too, for the claim.
 """
 
 from __future__ import annotations
@@ -159,8 +159,9 @@ def claim(rows: Rows) -> str:
     return (
         f"Floored annealing beats uniform relaxation on average: bound of one round {words['one round', 'bound']}; "
         f"exact TV of one round {words['one round', 'tv']}, KL(out‖target) {words['one round', 'kl_output_target']}; "
-        f"in whole sequences of {tokens} tokens predictive TV {words['sequence', 'predictive_tv']}, whole-sequence "
-        f"TV {words['sequence', 'tv']}, KL a token {words['sequence', 'kl_output_target']}."
+        f"in whole sequences of T = {tokens} tokens predictive TV {words['sequence', 'predictive_tv']}, whole-sequence "
+        f"TV {words['sequence', 'tv']}, KL a token {words['sequence', 'kl_output_target']}. There T, which cuts the last "
+        f"round, decides: at t = {MIDDLE:g} KL is {by_tokens(rows, 'kl_output_target')} times uniform's."
     )
 
 
@@ -181,9 +182,7 @@ def caption(rows: Rows) -> str:
         "accepted with min(1, ω_i p/q); annealed: ω_i ∝ e^(−.7i), floored: max(1, ω_i); excess: 1 + d e^(−νi); "
         "reversed: annealed backwards. Floored annealing "
         f"lowers B in {sum(lower)} of {len(lower)} single cases. Excess with ν = .2 beats uniform in predictive TV "
-        f"{mild['predictive_tv']}, in KL(out‖target) a token {mild['kl_output_target']}. T decides how the last "
-        f"round is cut: at t = {MIDDLE:g} floored annealing has {by_tokens(rows, 'kl_output_target')} of "
-        "uniform's KL a token."
+        f"{mild['predictive_tv']}, in KL(out‖target) a token {mild['kl_output_target']}."
     )
 
 

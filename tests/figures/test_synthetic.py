@@ -79,7 +79,7 @@ def test_what_the_bound_does_not_say() -> None:
         assert 0 < means[FLOORED] < means["annealed, no floor"]
 
 
-def test_the_caption_says_what_the_length_of_a_sequence_does() -> None:
+def test_the_claim_says_what_the_length_of_a_sequence_does() -> None:
     """Means over the chains at every length up to the picture's, each from its own rows."""
     rows = select(table("annealing_truth"), quantity="kl_output_target", schedule=FLOORED, size=annealing_truth.MIDDLE)
     short, shown = (select(rows, part=part) for part in (annealing_truth.SHORTER, "sequence"))
@@ -87,8 +87,8 @@ def test_the_caption_says_what_the_length_of_a_sequence_does() -> None:
     assert {row["tokens"] for row in shown} == {6}
     assert len(short) == len(shown)
     means = [pairs.geometric_mean([row["ratio"] for row in part]) for part in (short, shown)]
-    caption = annealing_truth.caption(table("annealing_truth"))
-    assert f"{means[0]:.2f} (T = 5), {means[1]:.2f} (T = 6)" in caption
+    claim = annealing_truth.claim(table("annealing_truth"))
+    assert f"{means[0]:.2f} (T = 5), {means[1]:.2f} (T = 6)" in claim
 
 
 def test_predictive_tv_is_the_step_bias() -> None:
