@@ -160,8 +160,8 @@ def claim(rows: Rows) -> str:
         f"Floored annealing beats uniform relaxation on average: bound of one round {words['one round', 'bound']}; "
         f"exact TV of one round {words['one round', 'tv']}, KL(out‖target) {words['one round', 'kl_output_target']}; "
         f"in whole sequences of T = {tokens} tokens predictive TV {words['sequence', 'predictive_tv']}, whole-sequence "
-        f"TV {words['sequence', 'tv']}, KL a token {words['sequence', 'kl_output_target']}. There T, which cuts the last "
-        f"round, decides: at t = {MIDDLE:g} KL is {by_tokens(rows, 'kl_output_target')} times uniform's."
+        f"TV {words['sequence', 'tv']}, KL a token {words['sequence', 'kl_output_target']}. There T, which cuts the "
+        f"last round, decides: at t = {MIDDLE:g} KL is {by_tokens(rows, 'kl_output_target')} times uniform's."
     )
 
 
