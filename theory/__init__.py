@@ -18,6 +18,7 @@ from theory.budget_laws import BudgetedAnalysis, analyse_budgeted
 from theory.candidates import BestAcceptance, best_acceptance
 from theory.chains import Chain, IIDChain, MarkovChain, TabularChain, conditional_at
 from theory.claims import Claim, claims_ledger
+from theory.comparison import block_families
 from theory.distances import (
     entropy,
     hellinger,
@@ -172,6 +173,7 @@ __all__ = [
     "best_acceptance",
     "best_residual",
     "block",
+    "block_families",
     "block_frontier",
     "block_tests",
     "bound_frontier",
