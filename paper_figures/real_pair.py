@@ -261,6 +261,8 @@ register(
             "simulate",
             "validate/models",
             "validate/weights",
+            "validate/acceptance.py",
+            "validate/batches.py",
             "validate/decoder.py",
             "validate/decoding.py",
             "validate/noise.py",

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from theory import AnyVerifier, OffsetFilter, filter_offsets
-from validate.decoding import Decoded
+from validate.batches import Decoded
 from validate.models import Pair, Warp
 from validate.models.interface import START, ImageModel
 
