@@ -1,7 +1,8 @@
 """Simulation of relaxed speculative decoding: synthetic chains, block decoding, estimates with intervals."""
 
 from simulate.coverage import coverage_table
-from simulate.decoding import CompiledRound, Decoded, DecodedRound, compile_round, decode, decode_round, sample
+from simulate.decoded import Decoded, DecodedRound
+from simulate.decoding import CompiledRound, compile_round, decode, decode_round, sample
 from simulate.drafts import make_draft
 from simulate.draws import Streams, categorical, streams
 from simulate.estimates import Estimate, Predictive, Roc

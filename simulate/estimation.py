@@ -1,9 +1,9 @@
 """Estimates where exact laws are out of reach: decode, filter, average.
 
 Half of the sequences are decoded (law P̂), half are drawn from the target (law P). One teacher-forced pass of both
-chains over each gives its exact likelihood under either law and the one-step predictive laws (THEORY 6);
-`simulate.estimates` says what they average to. `estimate_from_filters` is the part that knows no chain: networks use
-it too.
+chains over each gives its exact likelihood under either law, P̂(x_1…x_T) = Σ_i a_T(i) over the offsets i of the running
+round, and the one-step predictive laws (docs: The mathematics, Many rounds). `simulate.estimates` says what they
+average to. `estimate_from_filters` is the part that knows no chain: networks use it too.
 
 >>> target, draft = theory.IIDChain([0.25, 0.75]), theory.IIDChain([0.75, 0.25])
 >>> e = estimate(target, draft, theory.Verifier(theory.Lossless()), 2, 6, 400, np.random.default_rng(1))
@@ -125,7 +125,8 @@ def estimate_from_filters(
 
     Notes
     -----
-    Source: THEORY 6. Oracle: `theory.analyse_sequence`; `simulate.coverage` measures the intervals against it.
+    Source: docs: The mathematics, Many rounds. Oracle: `theory.analyse_sequence`; `simulate.coverage` measures the
+    intervals against it.
     """
     method, confidence = check_method(method, confidence)
     length, tokens = whole_number(length, "length", 1), whole_number(tokens, "tokens", 1)
@@ -209,7 +210,7 @@ def estimate(
 
     Notes
     -----
-    Source: THEORY 6. Oracle: `theory.analyse_sequence` on chains small enough to enumerate.
+    Source: docs: The mathematics, Many rounds. Oracle: `theory.analyse_sequence` on chains small enough to enumerate.
     """
     samples = whole_number(samples, "samples", 4)
     method, confidence = check_method(method, confidence)
