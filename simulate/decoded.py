@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 import theory
 from simulate.draws import Streams, categorical
-from simulate.mechanism import Integers, laws_at
+from simulate.laws import Integers, laws_at
 
 
 class Decoded(NamedTuple):

@@ -29,13 +29,11 @@ from tqdm import tqdm
 import theory
 from simulate.decoded import Decoded, DecodedRound, continue_with_target, until_finished
 from simulate.draws import Streams, categorical, streams
+from simulate.laws import Integers, laws_after
 from simulate.mechanism import play_round
 from simulate.tables import LARGEST_RECORDS, Plan, Walk, merge_of
-from theory.arrays import same_vocabulary, to_numpy, whole_number
+from theory.arrays import same_vocabulary, whole_number
 from theory.chains import check_depth
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 TABLES_PAY = 2
 """Tables are built if they have at most half as many bins as the mechanism would compute masses: a bin costs about
@@ -253,8 +251,7 @@ def sample(
     draws = streams(rng).bonus
     out = np.zeros((batch, tokens), dtype=np.int64)
     for t in tqdm(range(tokens), unit="token", disable=not progress):
-        laws = np.asarray(to_numpy(chain.conditional(out[:, :t])), dtype=np.float64)
-        out[:, t] = categorical(laws, draws.random(batch))
+        out[:, t] = categorical(laws_after(chain, out[:, :t]), draws.random(batch))
     return out
 
 

@@ -20,20 +20,15 @@ import numpy as np
 from tqdm import tqdm
 
 import theory
-from simulate.decoding import Floats, Integers, decode, sample
+from simulate.decoding import decode, sample
 from simulate.draws import streams
 from simulate.estimates import Estimate, Predictive
 from simulate.intervals import Method, check_method
+from simulate.laws import Floats, Integers, teacher_forced
 from theory.arrays import to_numpy, whole_number
 
 ENTRIES_AT_ONCE = 2**21
 """Entries (sequences × T × L × V) filtered together: a dozen float64 temporaries stay below 256 MB."""
-
-
-def teacher_forced(chain: theory.Chain, tokens: Integers) -> Floats:
-    """Laws of every token of given sequences after its own prefix: tokens (n, T) → (n, T, V)."""
-    laws = [np.asarray(to_numpy(chain.conditional(tokens[:, :t])), dtype=np.float64) for t in range(tokens.shape[1])]
-    return np.stack(laws, axis=1)
 
 
 def filter_sequences(

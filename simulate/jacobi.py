@@ -34,7 +34,7 @@ import numpy as np
 import theory
 from simulate.decoded import Decoded
 from simulate.draws import Streams, categorical, streams
-from simulate.mechanism import Floats, Integers, laws_at
+from simulate.laws import Floats, Integers, laws_at
 from theory.arrays import to_numpy, whole_number
 from theory.chains import check_depth
 from theory.verifiers import acceptance_of, residual_after

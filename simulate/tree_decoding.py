@@ -21,7 +21,7 @@ import numpy as np
 import theory
 from simulate.decoded import Decoded, DecodedRound, continue_with_target, until_finished
 from simulate.draws import Streams, categorical, streams
-from simulate.mechanism import Floats, Integers, laws_at
+from simulate.laws import Floats, Integers, laws_at
 from theory.arrays import same_vocabulary, to_numpy, whole_number
 from theory.chains import check_depth
 from theory.trees import Sampling, Tree, check_sampling, tree_levels

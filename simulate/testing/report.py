@@ -97,7 +97,7 @@ class PairResult:
             parts = np.split(law, len(self.pairs))
             if self.space.counts:
                 parts = [
-                    complete(split(part, self.space), pair.target, self.space)
+                    complete(split(part, self.space), pair.target, self.space.depth)
                     for part, pair in zip(parts, self.pairs, strict=True)
                 ]
             flat.append(np.concatenate(parts))

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 import theory
+from simulate.laws import laws_after
 from simulate.testing.mutants.mutant import MARKOV, P0, Q0, Mutant, by_uniforms
 from simulate.testing.mutants.ratios import nucleus, tempered
 from simulate.testing.mutants.skeleton import TokenWise, at, emit, inverse_cdf, lossless_residual, ratio
 from simulate.testing.protocol import Emitted, Floats, Integers, RoundDecoder
-from theory.arrays import to_numpy
 
 DECLARED = "declared draft ≠ used draft"
 GREEDY = "draft drawn greedily, ratio uses soft q"
@@ -46,7 +46,7 @@ class Derived:
         """Next-token laws, shape (n, V)."""
         ids = np.asarray(prefixes)
         ids = ids[:, :-1] if self.stale and ids.shape[1] else ids
-        return self.rows(to_numpy(self.chain.conditional(ids)).astype(np.float64))
+        return self.rows(laws_after(self.chain, ids))
 
 
 def from_rows(rows: Callable[[Floats], Floats], stale: bool = False) -> Callable[[theory.Chain], theory.Chain]:
@@ -85,9 +85,9 @@ def one_step(step: Step) -> RoundDecoder:
 
     def run(target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator) -> Emitted:
         start = np.zeros((count, 0), dtype=np.int64)
-        p, q = (to_numpy(chain.conditional(start)).astype(np.float64) for chain in (target, draft))
+        p, q = (laws_after(chain, start) for chain in (target, draft))
         x, accepted, replacement = step(p, q, *rng.random((3, count)))
-        bonus = inverse_cdf(to_numpy(target.conditional(x[:, None])).astype(np.float64), rng.random(count))
+        bonus = inverse_cdf(laws_after(target, x[:, None]), rng.random(count))
         return emit(x[:, None], accepted.astype(np.int64), np.where(accepted, bonus, replacement))
 
     return RoundDecoder(run)
@@ -96,7 +96,7 @@ def one_step(step: Step) -> RoundDecoder:
 def step_law(step: Step, target: theory.Chain, draft: theory.Chain) -> Any:
     """Law of two tokens of `one_step`: all its thresholds are acceptance probabilities and partial sums."""
     start = np.zeros((1, 0), dtype=np.int64)
-    p, q = (to_numpy(chain.conditional(start))[0].astype(np.float64) for chain in (target, draft))
+    p, q = (laws_after(chain, start)[0] for chain in (target, draft))
     x = np.arange(len(p))
     f = ratio(np.tile(p, (len(p), 1)), np.tile(q, (len(p), 1)), x)
     residual = lossless_residual(p[None], q[None], x[:1])[0]
@@ -107,7 +107,7 @@ def step_law(step: Step, target: theory.Chain, draft: theory.Chain) -> Any:
     rows = np.ones((len(volume), 1))
     drafted, accepted, replacement = step(rows * p, rows * q, *u)
     first = np.bincount(np.where(accepted, drafted, replacement), volume, minlength=len(p))
-    return first[:, None] * to_numpy(target.conditional(x[:, None]))
+    return first[:, None] * laws_after(target, x[:, None])
 
 
 def _redraws_with_draft_uniform(p: Floats, q: Floats, a: Floats, b: Floats, c: Floats) -> Any:
@@ -130,12 +130,12 @@ def _gumbel_twice(
 ) -> Emitted:
     """Draft and residual token from one vector of exponential noise: argmin E/q, then argmin E/residual."""
     start = np.zeros((count, 0), dtype=np.int64)
-    p, q = (to_numpy(chain.conditional(start)).astype(np.float64) for chain in (target, draft))
+    p, q = (laws_after(chain, start) for chain in (target, draft))
     noise = rng.standard_exponential(p.shape)
     x = np.argmax(q / noise, axis=-1)
     accepted = rng.random(count) < at(p, x) / at(q, x)
     replacement = np.argmax(lossless_residual(p, q, x) / noise, axis=-1)
-    bonus = inverse_cdf(to_numpy(target.conditional(x[:, None])).astype(np.float64), rng.random(count))
+    bonus = inverse_cdf(laws_after(target, x[:, None]), rng.random(count))
     return emit(x[:, None], accepted.astype(np.int64), np.where(accepted, bonus, replacement))
 
 

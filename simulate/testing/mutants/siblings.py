@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import theory
+from simulate.laws import laws_after
 from simulate.testing.mutants.mutant import Mutant
 from simulate.testing.mutants.skeleton import emit, inverse_cdf, lossless_residual, normalised, ratio
 from simulate.testing.protocol import Emitted, Floats, Integers, RoundDecoder
-from theory.arrays import to_numpy
 
 SIBLINGS = "siblings without replacement, residual with"
 Second = Callable[[Floats, Integers], Floats]
@@ -53,7 +53,7 @@ class Siblings:
             target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator
         ) -> Emitted:
             start = np.zeros((count, 0), dtype=np.int64)
-            p, q = (to_numpy(chain.conditional(start)).astype(np.float64) for chain in (target, draft))
+            p, q = (laws_after(chain, start) for chain in (target, draft))
             u = rng.random((6, count))
             x = inverse_cdf(q, u[0])
             first = u[1] < self._test(p, q, x)
@@ -62,7 +62,7 @@ class Siblings:
             second = ~first & (u[3] < self._test(p2, q2, y))
             last = inverse_cdf(self.last_residual(p2, q2, y), u[4])
             token, accepted = np.where(first, x, y), first | second
-            bonus = inverse_cdf(to_numpy(target.conditional(token[:, None])).astype(np.float64), u[5])
+            bonus = inverse_cdf(laws_after(target, token[:, None]), u[5])
             return emit(token[:, None], accepted.astype(np.int64), np.where(accepted, bonus, last))
 
         return RoundDecoder(run)
