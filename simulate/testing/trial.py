@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+import theory
 from simulate.draws import categorical
 from simulate.laws import laws_after
 from simulate.testing.calls import BadAnswer, NoAnswer, answer, name_the_round
@@ -126,7 +127,7 @@ class Trial:
         if self.log_evidence >= math.log(1 / level):
             self.reason = "the evidence against the declared law is too strong"
         elif self.rounds == self.looks[look - 1]:
-            distance = float(np.abs(self.counts / self.rounds - self.law).sum() / 2)
+            distance = float(theory.total_variation(self.counts / self.rounds, self.law))
             if distance >= distance_threshold(self.law, self.rounds, look_level(level, look), self.rounding):
                 self.reason = "the observed law is too far from the declared one"
         return self.reason is None

@@ -76,17 +76,29 @@ def _shifted(laws: Floats) -> Floats:
     return np.roll(laws, 1, axis=-1)
 
 
-Step = Callable[[Floats, Floats, Floats, Floats, Floats], tuple[Integers, Any, Integers]]
-"""(p, q, u_draft, u_test, u_replacement) → drafted token, accepted flag, replacement; laws (B, V), uniforms (B,)."""
+Step = Callable[..., tuple[Integers, Any, Integers]]
+"""(p, q, *noise) → drafted token, accepted flag, replacement; laws (B, V)."""
 
 
-def one_step(step: Step) -> RoundDecoder:
+def three_uniforms(p: Floats, rng: np.random.Generator) -> tuple[Floats, ...]:
+    """u_draft, u_test, u_replacement, each (B,)."""
+    return rng.random(len(p)), rng.random(len(p)), rng.random(len(p))
+
+
+def exponentials_and_test(p: Floats, rng: np.random.Generator) -> tuple[Floats, ...]:
+    """One exponential for every token, (B, V), and u_test, (B,)."""
+    return np.asarray(rng.standard_exponential(p.shape)), rng.random(len(p))
+
+
+def one_step(
+    step: Step, noise: Callable[[Floats, np.random.Generator], tuple[Floats, ...]] = three_uniforms
+) -> RoundDecoder:
     """A decoder of one drafted token on independent chains."""
 
     def run(target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator) -> Emitted:
         start = np.zeros((count, 0), dtype=np.int64)
         p, q = (laws_after(chain, start) for chain in (target, draft))
-        x, accepted, replacement = step(p, q, *rng.random((3, count)))
+        x, accepted, replacement = step(p, q, *noise(p, rng))
         bonus = inverse_cdf(laws_after(target, x[:, None]), rng.random(count))
         return emit(x[:, None], accepted.astype(np.int64), np.where(accepted, bonus, replacement))
 
@@ -94,7 +106,7 @@ def one_step(step: Step) -> RoundDecoder:
 
 
 def step_law(step: Step, target: theory.Chain, draft: theory.Chain) -> Any:
-    """Law of two tokens of `one_step`: all its thresholds are acceptance probabilities and partial sums."""
+    """Law of two tokens of `one_step` with three uniforms, whose thresholds are all f or partial sums of laws."""
     start = np.zeros((1, 0), dtype=np.int64)
     p, q = (laws_after(chain, start)[0] for chain in (target, draft))
     x = np.arange(len(p))
@@ -125,18 +137,10 @@ def _redraws_with_test_uniform(p: Floats, q: Floats, a: Floats, b: Floats, c: Fl
     return x, b < ratio(p, q, x), inverse_cdf(lossless_residual(p, q, x), b)
 
 
-def _gumbel_twice(
-    target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator
-) -> Emitted:
+def _gumbel_twice(p: Floats, q: Floats, noise: Floats, u: Floats) -> Any:
     """Draft and residual token from one vector of exponential noise: argmin E/q, then argmin E/residual."""
-    start = np.zeros((count, 0), dtype=np.int64)
-    p, q = (laws_after(chain, start) for chain in (target, draft))
-    noise = rng.standard_exponential(p.shape)
     x = np.argmax(q / noise, axis=-1)
-    accepted = rng.random(count) < at(p, x) / at(q, x)
-    replacement = np.argmax(lossless_residual(p, q, x) / noise, axis=-1)
-    bonus = inverse_cdf(laws_after(target, x[:, None]), rng.random(count))
-    return emit(x[:, None], accepted.astype(np.int64), np.where(accepted, bonus, replacement))
+    return x, u < at(p, x) / at(q, x), np.argmax(lossless_residual(p, q, x) / noise, axis=-1)
 
 
 def both_least(q: Floats, r: Floats, x: int, y: int) -> float:
@@ -195,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one noise vector for draft and residual",
         NOISE,
-        RoundDecoder(_gumbel_twice),
+        one_step(_gumbel_twice, exponentials_and_test),
         target=SMALL[0],
         draft=SMALL[1],
         exact=lambda: gumbel_law(*SMALL),

@@ -133,7 +133,7 @@ class Mutant:
         """Exact TV between the two, None where it is no matter of law."""
         if self.law is None or self.declared_law is None:
             return None
-        return float(np.abs(self.law - self.declared_law).sum() / 2)
+        return float(theory.total_variation(self.law.ravel(), self.declared_law.ravel()))
 
 
 def drafting(core: UniformSampler, drawn: Callable[[theory.Chain], theory.Chain]) -> RoundDecoder:

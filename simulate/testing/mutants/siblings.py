@@ -16,19 +16,12 @@ import numpy as np
 import theory
 from simulate.laws import laws_after
 from simulate.testing.mutants.mutant import Mutant
-from simulate.testing.mutants.skeleton import emit, inverse_cdf, lossless_residual, normalised, ratio
+from simulate.testing.mutants.skeleton import emit, inverse_cdf, lossless_residual, ratio, without
 from simulate.testing.protocol import Emitted, Floats, Integers, RoundDecoder
 
 SIBLINGS = "siblings without replacement, residual with"
 Second = Callable[[Floats, Integers], Floats]
 Residual = Callable[[Floats, Floats, Integers], Floats]
-
-
-def without(q: Floats, x: Integers) -> Floats:
-    """q without the token tried, renormalised; q (B, V), x (B,)."""
-    left = q.copy()
-    np.put_along_axis(left, x[:, None], 0.0, axis=-1)
-    return normalised(left, q)
 
 
 def with_replacement(q: Floats, x: Integers) -> Floats:
@@ -86,12 +79,6 @@ class Siblings:
         return law[:, None] * np.asarray(target.p)
 
 
-def _zeroed(p: Floats, q: Floats, x: Integers) -> Floats:
-    left = p.copy()
-    np.put_along_axis(left, x[:, None], 0.0, axis=-1)
-    return normalised(left, p)
-
-
 def _not_renormalised(q: Floats, x: Integers) -> Floats:
     left = q.copy()
     np.put_along_axis(left, x[:, None], 0.0, axis=-1)
@@ -124,6 +111,6 @@ MUTANTS: tuple[Mutant, ...] = (
     siblings_mutant("second sibling tested against p", Siblings(again=lambda p, residual: p)),
     siblings_mutant("p in place of the first residual", Siblings(first_residual=lambda p, q, x: p), WIDE),
     siblings_mutant("p in place of the last residual", Siblings(last_residual=lambda p, q, x: p), WIDE),
-    siblings_mutant("rejected sibling zeroed in p", Siblings(first_residual=_zeroed), WIDE),
+    siblings_mutant("rejected sibling zeroed in p", Siblings(first_residual=lambda p, q, x: without(p, x)), WIDE),
     siblings_mutant("draft not renormalised", Siblings(declared=_not_renormalised), WIDE),
 )
