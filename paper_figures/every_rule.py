@@ -215,15 +215,10 @@ def draw(rows: Rows) -> Picture:
     return figure
 
 
-def geometric_mean(values: list[float]) -> float:
-    """0 if one value is 0, else ∞ if one is."""
-    return 0.0 if min(values) == 0 else math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
 def means(rows: Rows, part: str, quantity: str) -> dict[tuple[str, str, float], float]:
     """Geometric mean over pairs of the ratio to uniform, by rule, residual and size."""
     cells = group(select(compared(rows), part=part), "rule", "residual", "size")
-    return {key: geometric_mean([row[f"{quantity}_over_uniform"] for row in cell]) for key, cell in cells.items()}
+    return {key: pairs.geometric_mean([row[f"{quantity}_over_uniform"] for row in cell]) for key, cell in cells.items()}
 
 
 def _who(better: Counter[str]) -> str:
@@ -250,9 +245,10 @@ def caption(rows: Rows) -> str:
     one, many = (select(rows, part=part)[0] for part in SETTINGS)
     shown = compared(rows)
     count = len(group(select(shown, part="one round"), "kind", "pair"))
-    free = distinct([row for row in rows if row["block"] and not row["matched"] and not row["zeros"]], "size")
+    cells = group([row for row in rows if not row["zeros"]], "part", "kind", "pair", "size").values()
+    free = sum(any(row["block"] and not row["matched"] for row in cell) for cell in cells)
     unmet = distinct([row for row in rows if not (row["matched"] or row["zeros"] or row["block"])], "rule")
-    edge = f"; at the edge where lossless blocks are that fast (t = {free[0]:g})" if free else ""
+    edge = f" (∞ where a lossless block is as fast, {free} of {len(cells)} times)" if free else ""
     left = f" Left out where out of reach: {', '.join(unmet)}." if unmet else ""
     largest = {q: beaten(rows, "per token", q) for q in ("kl_target_output", "log_max_ratio")}
     return (

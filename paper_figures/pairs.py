@@ -7,6 +7,7 @@ is a family in one strength; `theory.match` finds the strength at which it reach
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,7 +162,11 @@ def sequence_numbers(pair: Pair, verifier: theory.Verifier, length: int, tokens:
     }
 
 
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of values ≥ 0: zero if one value is zero, else ∞ if one is."""
+    return 0.0 if min(values) == 0 else math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
 def geometric_mean_and_range(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Geometric mean, least and greatest of positive ratios."""
-    values = np.asarray(ratios, dtype=np.float64)
-    return float(np.exp(np.mean(np.log(values)))), float(values.min()), float(values.max())
+    """Geometric mean, least and greatest."""
+    return geometric_mean(ratios), min(ratios), max(ratios)

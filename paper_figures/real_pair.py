@@ -220,11 +220,12 @@ def claim(rows: Rows) -> str:
     annealed = sorted(select(rows, schedule=ANNEALED), key=lambda r: float(r["size"]))
     worse = [f"{float(r['size']):g}" for r in annealed if float(r["token_kl_output_target_ratio_lower"]) > 1]
     better = [f"{float(r['size']):g}" for r in annealed if float(r["token_kl_output_target_ratio_upper"]) < 1]
+    where = [f"at t = {', '.join(sizes)}" if sizes else "at no size" for sizes in (worse, better)]
     return (
         f"On real images floored annealing has {_range(rows, ANNEALED, 'token_tv')} of uniform's predictive TV and "
         f"{_range(rows, ANNEALED, 'round_bound')} of its bound at equal cost; its KL per token is "
-        f"{_range(rows, ANNEALED, 'token_kl_output_target')} of uniform's: higher beyond the error at sizes t = "
-        f"{', '.join(worse) or 'none'}, lower beyond it at t = {', '.join(better) or 'none'}."
+        f"{_range(rows, ANNEALED, 'token_kl_output_target')} of uniform's: higher beyond the error "
+        f"{where[0]}, lower beyond it {where[1]}."
     )
 
 

@@ -21,7 +21,6 @@ import numpy as np
 import theory
 from simulate.draws import Streams, categorical
 from simulate.laws import Floats, Integers, laws_at
-from simulate.verification import block_tests
 from theory.arrays import to_numpy
 
 LAWS_AT_ONCE = 2**22
@@ -115,9 +114,10 @@ def _play_rows(
     if verifier.stateful and width:
         columns = np.minimum(lengths[:, None] + np.arange(width), end - 1)
         drafted = np.take_along_axis(tokens, columns, axis=1)
-        found = block_tests(verifier, drafted, p.swapaxes(0, 1), q.swapaxes(0, 1), block)
-        accepted = theory.last_success(found.success, u.acceptance[:, :width])
-        weights = found.weights
+        found = theory.accepted_drafts(
+            verifier, drafted, p.swapaxes(0, 1), q.swapaxes(0, 1), u.acceptance[:, :width], block
+        )
+        accepted, weights = found.count, found.weights
     rows = np.flatnonzero(accepted < block)
     place = accepted[rows]
     if len(rows):

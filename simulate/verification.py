@@ -25,17 +25,13 @@ import numpy as np
 import theory
 from simulate.draws import Streams, categorical, streams
 from theory.arrays import as_floats, same_vocabulary, to_numpy
-from theory.residuals import EMPTY_RESIDUAL
-from theory.rules import accept_up_to
-from theory.verifiers import acceptance_of, residual_after
+from theory.verifiers import acceptance_of, is_pointwise, residual_after
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 ENTRIES_AT_ONCE = 2**18
 """Entries of the laws worked on together, 2 MiB an array: near the cache, and memory does not grow with B."""
-POINTWISE = (theory.Lossless, theory.Relaxed, theory.AcceptAll, theory.Ensemble, theory.Cactus)
-"""Rules whose f(x) depends on p(x) and q(x) alone."""
 
 
 class Verified(NamedTuple):
@@ -45,14 +41,6 @@ class Verified(NamedTuple):
     """Shape (B, L+1): the accepted drafts and one token more, −1 behind."""
     accepted: Integers
     """Shape (B,): accepted drafts."""
-
-
-def is_pointwise(verifier: theory.AnyVerifier) -> bool:
-    """Whether f(x) depends on p(x), q(x) and the position alone."""
-    rule = getattr(verifier, "rule", None)
-    while isinstance(rule, theory.AtLeastLossless):
-        rule = rule.rule
-    return isinstance(rule, POINTWISE)
 
 
 def verify(
@@ -104,8 +92,8 @@ def verify(
         accepted = _accepted(ids, p, q, verifier, u, step)
     elif length:
         for rows in _slices(count, step):
-            tests = block_tests(verifier, ids[rows], p[rows, :length], q[rows])
-            accepted[rows], weights[rows] = theory.last_success(tests.success, u[rows]), tests.weights
+            found = theory.accepted_drafts(verifier, ids[rows], p[rows, :length], q[rows], u[rows])
+            accepted[rows], weights[rows] = found.count, found.weights
     for rows in _slices(count, step):
         place, at = accepted[rows], np.arange(count)[rows]
         kept = np.arange(length) < place[:, None]
@@ -118,36 +106,6 @@ def verify(
                 law = _residual(verifier, law, q[row, i], ids[row, i], i, weight)
             tokens[row, i] = categorical(law, uniforms[row])
     return Verified(tokens, accepted)
-
-
-def block_tests(
-    verifier: theory.AnyVerifier, ids: Integers, p: Floats, q: Floats, lengths: Integers | None = None
-) -> theory.BlockTests:
-    """`theory.block_tests`, without whole steps where the weight is never capped.
-
-    With ω ≤ 1 block verification needs s'(x) of the drafted token and M = s − Σ min(q, ω s p) alone: no residual at
-    places where the block does not end. Oracle: `theory.block_tests`.
-    """
-    if not isinstance(verifier, theory.CappedBlock) or not verifier.lossless or ids.shape[1] == 0:
-        return theory.block_tests(verifier, ids, p, q, lengths)
-    count, length = ids.shape
-    omega = np.broadcast_to(verifier.omega, (length,)) if verifier.constant else verifier.omega
-    if length > len(omega):
-        return theory.block_tests(verifier, ids, p, q, lengths)
-    drafted = np.full(count, length) if lengths is None else lengths
-    weights, success = np.ones((count, length + 1)), np.zeros((count, length + 1))
-    rows = np.arange(count)
-    for i in range(length):
-        s = omega[i] * weights[:, i]
-        kept = s[:, None] * p[:, i]
-        p_x, q_x = kept[rows, ids[:, i]], q[rows, i, ids[:, i]]
-        weights[:, i + 1] = accept_up_to(p_x, q_x)
-        ended = np.maximum(weights[:, i] - np.minimum(kept, q[:, i], out=kept).sum(axis=1), 0.0)
-        refused = ended + 1 - weights[:, i]
-        success[:, i] = np.divide(ended, refused, out=np.ones(count), where=refused > 0)
-    index = np.arange(length + 1)
-    success = np.where(index < drafted[:, None], success, np.where(index == drafted[:, None], weights, 0.0))
-    return theory.BlockTests(weights, success)
 
 
 def sampler(verifier: theory.AnyVerifier) -> Callable[[Any, np.random.Generator], Verified]:
@@ -190,29 +148,7 @@ def _residual(
 ) -> Floats:
     if weight is not None:
         return np.asarray(verifier.step(p, q, places, weight).residual)
-    omega = _factors(verifier, places)
-    if omega is not None:
-        # q f = min(q, ω p): Norm[p − q f]_+ without f, without its normalisation, and in place.
-        masses = np.minimum(q, omega[:, None] * p)
-        np.subtract(p, masses, out=masses)
-        np.maximum(masses, 0, out=masses)
-        empty = masses.sum(axis=1) <= EMPTY_RESIDUAL * np.finfo(masses.dtype).eps
-        masses[empty] = p[empty]
-        return masses
-    f = acceptance_of(verifier, p, q, places)
-    return np.asarray(residual_after(verifier, p, q, f, refused, places))
-
-
-def _factors(verifier: theory.AnyVerifier, places: Integers) -> Floats | None:
-    """ω of each place for lossless or multiplicative verification with the optimal residual, else None."""
-    if not isinstance(verifier, theory.Verifier) or verifier.residual is not theory.optimal_residual:
-        return None
-    rule = verifier.rule
-    if isinstance(rule, theory.Lossless):
-        return np.ones(len(places))
-    if not isinstance(rule, theory.Relaxed) or not np.isfinite(rule.omega).all():
-        return None
-    return np.asarray(rule.omega[0 * places if rule.constant else places])
+    return np.asarray(residual_after(verifier, p, q, None, refused, places))
 
 
 def _checked(draft_ids: Any, target_probs: Any, draft_probs: Any) -> tuple[Integers, Floats, Floats]:

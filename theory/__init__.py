@@ -12,22 +12,13 @@ from theory.annealing_proofs import (
     prove_two_token_distance,
 )
 from theory.arrays import probabilities
-from theory.blocks import (
-    BlockTests,
-    CappedBlock,
-    LiftedBlock,
-    block,
-    block_tests,
-    capped_block,
-    last_success,
-    lifted_block,
-    ratio_certificate,
-)
+from theory.blocks import CappedBlock, LiftedBlock, block, capped_block, lifted_block, ratio_certificate
 from theory.budget import Budgeted, BudgetFilter, Decision, budgeted, budgeted_log_likelihood, filter_budget
 from theory.budget_laws import BudgetedAnalysis, analyse_budgeted
 from theory.candidates import BestAcceptance, best_acceptance
 from theory.chains import Chain, IIDChain, MarkovChain, TabularChain, conditional_at
 from theory.claims import Claim, claims_ledger
+from theory.comparison import block_families
 from theory.distances import (
     entropy,
     hellinger,
@@ -40,6 +31,7 @@ from theory.distances import (
     transport_cost,
 )
 from theory.distortion import compare_rounds, compare_rules
+from theory.drafted_blocks import AcceptedDrafts, BlockTests, accepted_drafts, block_tests, is_block, last_success
 from theory.every_rule import compare_every_rule
 from theory.exact_frontier import BlockFrontier, ExactFrontier, block_frontier, exact_frontier
 from theory.families import schedule_families
@@ -74,6 +66,7 @@ from theory.rules import (
     DivergenceThreshold,
     Ensemble,
     EntropyRelaxed,
+    FixedAcceptance,
     Grouped,
     Lantern,
     LanternPlusPlus,
@@ -110,6 +103,7 @@ from theory.verifiers import AnyVerifier, Step, Verifier, acceptance_of, cool_sd
 
 __all__ = [
     "AcceptAll",
+    "AcceptedDrafts",
     "AnyVerifier",
     "AtLeastLossless",
     "BestAcceptance",
@@ -135,6 +129,7 @@ __all__ = [
     "EntropyRelaxed",
     "Exact",
     "ExactFrontier",
+    "FixedAcceptance",
     "FrontierDistance",
     "Grouped",
     "IIDChain",
@@ -169,6 +164,7 @@ __all__ = [
     "Typical",
     "Verifier",
     "acceptance_of",
+    "accepted_drafts",
     "analyse_budgeted",
     "analyse_round",
     "analyse_sequence",
@@ -177,6 +173,7 @@ __all__ = [
     "best_acceptance",
     "best_residual",
     "block",
+    "block_families",
     "block_frontier",
     "block_tests",
     "bound_frontier",
@@ -199,6 +196,7 @@ __all__ = [
     "filter_offsets",
     "hellinger",
     "hockey_stick",
+    "is_block",
     "js_divergence",
     "kl_divergence",
     "kl_residual",

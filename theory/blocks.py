@@ -36,11 +36,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from theory.arrays import Array, array_namespace, as_floats, device, first_index, positions_column, whole_number
+from theory.arrays import Array, array_namespace, as_floats, device, positions_column, whole_number
 from theory.numbers import Bound
 from theory.residuals import EMPTY_RESIDUAL, normalised_positive_part, optimal_residual
 from theory.rules import Position, Relaxed, accept_up_to
@@ -55,12 +55,20 @@ def _weights(weight: Any, like: Array) -> tuple[Array, Array]:
         one = xp.ones((1,), dtype=like.dtype, device=device(like))
         return one, one
     s = xp.asarray(weight, dtype=like.dtype, device=device(like))[..., None]
-    return s, xp.where(s > xp.finfo(like.dtype).smallest_normal, s, xp.ones_like(s))
+    return s, _divisor(s)
 
 
-def _step(mass: Array, law: Array, q: Array, s: Array, divisor: Array) -> Step:
-    """The step with s' = min(1, mass/q) and residual Norm[s·law − q s']_+, all divided by s."""
-    xp = array_namespace(law, q)
+def _divisor(s: Array) -> Array:
+    xp = array_namespace(s)
+    return xp.where(s > xp.finfo(s.dtype).smallest_normal, s, xp.ones_like(s))
+
+
+def _step(verifier: Any, p: Any, q: Any, position: Position, weight: Any) -> Step:
+    """The step of a block verifier: s' = min(1, mass/q) and residual Norm[s·law − q s']_+, all divided by s."""
+    p, q = as_floats(p), as_floats(q)
+    xp = array_namespace(p, q)
+    s, divisor = _weights(weight, p)
+    mass, law = verifier.mass(p, q, position, s)
     following = accept_up_to(mass, q)
     accepted = xp.where(divisor == s, q * following / divisor, xp.zeros_like(q * following))
     rejection = xp.clip(1 - xp.sum(accepted, axis=-1), 0.0, None)
@@ -108,9 +116,11 @@ class CappedBlock:
 
     def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:
         """One position reached with weight s, shape (...); see `Step` and `AnyVerifier`."""
-        p, q = as_floats(p), as_floats(q)
+        return _step(self, p, q, position, weight)
+
+    def mass(self, p: Array, q: Array, position: Position, s: Array) -> tuple[Array, Array]:
+        """w s p and p, shape (..., V), for a weight s of shape (..., 1)."""
         xp = array_namespace(p, q)
-        s, divisor = _weights(weight, p)
         if self.constant:
             position = np.zeros_like(np.asarray(position))
         omega = self.omega[positions_column(position, len(self.omega))][..., None]
@@ -118,10 +128,9 @@ class CappedBlock:
         finite = np.minimum(omega, float(xp.finfo(p.dtype).max))
         factor = xp.asarray(finite, dtype=p.dtype, device=device(p))
         if bool(np.any(omega > 1)):
-            factor = xp.minimum(factor, largest_factor(p, q, divisor))
-        # s p first, at most one: the product with the factor cannot overflow, and p = 0 stays 0 in the limit ω = ∞.
-        mass = factor * (s * p)
-        return _step(mass, p, q, s, divisor)
+            factor = xp.minimum(factor, largest_factor(p, q, _divisor(s)))
+        # factor·s is finite, since s ≤ 1: the product cannot overflow, and p = 0 stays 0 in the limit ω = ∞.
+        return (factor * s) * p, p
 
 
 @dataclass(frozen=True)
@@ -143,10 +152,12 @@ class LiftedBlock:
 
     def step(self, p: Any, q: Any, position: Position, weight: Any = None) -> Step:
         """One position reached with weight s, shape (...); see `Step` and `AnyVerifier`."""
-        p, q = as_floats(p), as_floats(q)
-        s, divisor = _weights(weight, p)
+        return _step(self, p, q, position, weight)
+
+    def mass(self, p: Array, q: Array, position: Position, s: Array) -> tuple[Array, Array]:
+        """s o and o, shape (..., V), for a weight s of shape (..., 1)."""
         output = self.verifier.step(p, q, position).output
-        return _step(s * output, output, q, s, divisor)
+        return s * output, output
 
 
 def block(length: int) -> CappedBlock:
@@ -205,110 +216,3 @@ def ratio_certificate(verifier: AnyVerifier, length: int) -> Bound:
         return Bound(math.inf)
     positions = np.zeros(length, int) if rule.constant else np.arange(length)
     return Bound(np.prod(np.maximum(rule.omega[positions_column(positions, len(rule.omega))], 1.0)))
-
-
-class BlockTests(NamedTuple):
-    """What a decoder tests along one drafted block; see `block_tests`."""
-
-    weights: Array
-    """s_0…s_L, shape (..., L+1)."""
-    success: Array
-    """h_0…h_L, the probability that the test of each index succeeds, shape (..., L+1); 0 beyond a row's own block."""
-
-
-def _drafted_tokens(tokens: Array, lengths: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Array:
-    """The drafted tokens, checked; what stands behind a row's own length (a placeholder, −1) becomes token 0."""
-    xp = array_namespace(tokens)
-    if not xp.isdtype(tokens.dtype, "integral"):
-        raise ValueError(f"tokens must be integers, got dtype {tokens.dtype}")
-    *batch, length, size = shape
-    if lengths.dtype.kind not in "iu" or np.any((lengths < 0) | (lengths > length)):
-        raise ValueError(f"lengths must be whole numbers in 0…{length}, one a row, got {lengths!r}")
-    behind = np.arange(length) >= np.broadcast_to(lengths, tuple(batch))[..., None]
-    tokens = xp.where(xp.asarray(behind, device=device(tokens)), xp.zeros_like(tokens), tokens)
-    bad = (tokens < 0) | (tokens >= size)
-    if bool(xp.any(bad)):
-        index = first_index(bad)
-        raise ValueError(f"token {index} is {int(tokens[index])}; drafted tokens lie in 0…{size - 1}")
-    return tokens
-
-
-def block_tests(
-    verifier: AnyVerifier, tokens: Array, target_probs: Array, draft_probs: Array, lengths: Any = None
-) -> BlockTests:
-    """Weights along drafted blocks and the success probability of every index.
-
-    Parameters
-    ----------
-    verifier : CappedBlock or LiftedBlock
-    tokens : integer array, shape (..., L)
-        The drafted tokens.
-    target_probs, draft_probs : array, shape (..., L, V)
-        p and q after every prefix of the block. Not checked: see `theory.probabilities`.
-    lengths : integer array, shape (...), optional
-        Tokens each row really drafted, ≤ L; what stands behind them is ignored. All L by default.
-
-    Returns
-    -------
-    BlockTests
-        For `last_success`. The residual at τ < L is ``verifier.step(p, q, τ, weights[τ]).residual`` at that prefix.
-
-    Raises
-    ------
-    ValueError
-        If the verifier carries no weight, the shapes do not match, a length lies outside 0…L, or a drafted token
-        outside the vocabulary.
-    """
-    if not verifier.stateful:
-        raise ValueError(f"{verifier} verifies token by token; block_tests needs a block verifier")
-    xp = array_namespace(target_probs, draft_probs)
-    shape = tuple(target_probs.shape)
-    if len(shape) < 2 or shape[-2] < 1 or tuple(draft_probs.shape) != shape or tuple(tokens.shape) != shape[:-1]:
-        raise ValueError(
-            f"expected tokens (..., L) and laws (..., L, V) with L >= 1, got {tuple(tokens.shape)}, {shape} and "
-            f"{tuple(draft_probs.shape)}"
-        )
-    length = shape[-2]
-    drafted = np.full(shape[:-2], length) if lengths is None else np.asarray(lengths)
-    tokens = _drafted_tokens(tokens, drafted, shape)
-    weight = xp.ones_like(target_probs[..., 0, 0])
-    weights, left = [weight], []
-    for i in range(length):
-        step = verifier.step(target_probs[..., i, :], draft_probs[..., i, :], i, weight)
-        left.append(weight * step.rejection)
-        weight = xp.take_along_axis(step.weight, tokens[..., i, None], axis=-1)[..., 0]
-        weights.append(weight)
-    s = xp.stack(weights, axis=-1)
-    ended = xp.stack([*left, weight], axis=-1)
-    refused = ended + (1 - s)
-    one = xp.ones_like(s)
-    h = xp.where(refused > 0, ended / xp.where(refused > 0, refused, one), one)
-    last = xp.asarray(drafted, device=device(s))[..., None]
-    index = xp.arange(length + 1, device=device(s))
-    return BlockTests(s, xp.where(index < last, h, xp.where(index == last, s, 0 * one)))
-
-
-def last_success(success: Array, uniforms: Array) -> Array:
-    """τ, the last index whose own uniform lies below its success probability, integers of shape (...).
-
-    Parameters
-    ----------
-    success : array, shape (..., L+1)
-        Of `block_tests`.
-    uniforms : array, shape (..., L)
-        In [0, 1), one for each index 1…L (index 0 always succeeds), independent of each other and of the drafts.
-
-    Raises
-    ------
-    ValueError
-        If there is not one uniform for each drafted token.
-    """
-    xp = array_namespace(success, uniforms)
-    if success.shape[-1] != uniforms.shape[-1] + 1:
-        raise ValueError(
-            f"expected one uniform for each of {success.shape[-1] - 1} drafted tokens, got {uniforms.shape[-1]}"
-        )
-    index = xp.arange(success.shape[-1], device=device(success))
-    hit = xp.where(uniforms < success[..., 1:], index[1:], xp.zeros_like(index[1:]))
-    none = xp.zeros_like(success[..., :1], dtype=hit.dtype)
-    return xp.max(xp.concat([none, hit], axis=-1), axis=-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-HIGHS_OPTIONS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+HIGHS_OPTIONS = {"method": "highs", "primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 """HiGHS's tightest: its default 1e-7 is as large as the masses of deep prefixes."""
 
 
@@ -30,18 +30,21 @@ def solve_status_is_final(status: str) -> bool:
 def solve(problem: Any, solver: str, what: str, **options: Any) -> None:
     """Solve in place with HiGHS or Clarabel.
 
+    HiGHS is scipy's: the package of that name prints a banner that no option silences.
+
     Raises
     ------
     RuntimeError
         Naming the status, if the solver fails or stops early; nothing of its answer is used.
     """
     cp = load_cvxpy()
-    settings = {**HIGHS_OPTIONS, **options} if solver == "HIGHS" else options
+    if solver == "HIGHS":
+        solver, options = "SCIPY", {"scipy_options": HIGHS_OPTIONS | options}
     try:
         with warnings.catch_warnings():
             # cvxpy warns about inaccurate solutions; here they are errors.
             warnings.filterwarnings("ignore", message="Solution may be inaccurate")
-            problem.solve(solver=solver, **settings)
+            problem.solve(solver=solver, **options)
     except cp.SolverError as error:
         raise RuntimeError(f"{what} was not solved: {error}; nothing is returned") from error
     if not solve_status_is_final(problem.status):

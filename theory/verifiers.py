@@ -18,9 +18,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from theory.arrays import Array, array_namespace, as_floats, first_index
-from theory.residuals import DraftDependentResidual, Residual, kl_residual, optimal_residual, vanilla_residual
-from theory.rules import Position, Relaxed, Rule
+import numpy as np
+
+from theory.arrays import Array, array_namespace, as_floats, device, first_index, positions_column
+from theory.residuals import (
+    DraftDependentResidual,
+    Residual,
+    kl_residual,
+    normalised_positive_part,
+    optimal_residual,
+    vanilla_residual,
+)
+from theory.rules import Lossless, Position, Relaxed, Rule
 from theory.schedules import Normalisation, exponential_schedule
 
 
@@ -141,6 +150,14 @@ def _check_acceptance(f: Any, q: Any, name: str) -> None:
         raise ValueError(f"{name}.acceptance gave {float(f[index])} at {index}; acceptance lies in [0, 1]")
 
 
+def is_pointwise(verifier: AnyVerifier) -> bool:
+    """Whether f(x) depends on p(x), q(x) and the position alone, by the rule's claim `pointwise`.
+
+    Such a rule may be asked about single tokens: p and q of shape (..., 1).
+    """
+    return bool(getattr(getattr(verifier, "rule", None), "pointwise", False))
+
+
 def acceptance_of(verifier: AnyVerifier, p: Any, q: Any, position: Position) -> Array:
     """f of a verifier without a weight, shape (..., V), whether or not it has a rule of its own.
 
@@ -157,12 +174,31 @@ def acceptance_of(verifier: AnyVerifier, p: Any, q: Any, position: Position) -> 
     return xp.where(drafted, accepted / xp.where(drafted, q, xp.ones_like(q)), xp.zeros_like(accepted))
 
 
-def residual_after(verifier: AnyVerifier, p: Any, q: Any, f: Any, rejected: Any, position: Position) -> Array:
+def multiplicative_factors(verifier: AnyVerifier, position: Position) -> np.ndarray[Any, Any] | None:
+    """ω at each position, if q f = min(q, ω p) with ω finite and the residual is the optimal one; else None.
+
+    That is lossless and multiplicative verification; everything about them follows from p, q and ω without f.
+    """
+    if not isinstance(verifier, Verifier) or verifier.residual is not optimal_residual:
+        return None
+    rule, where = verifier.rule, np.asarray(position)
+    if isinstance(rule, Lossless):
+        return np.ones(where.shape)
+    if not isinstance(rule, Relaxed) or not np.isfinite(rule.omega).all():
+        return None
+    return np.asarray(rule.omega[positions_column(0 * where if rule.constant else where, len(rule.omega))])
+
+
+def residual_after(
+    verifier: AnyVerifier, p: Any, q: Any, f: Any | None, rejected: Any, position: Position
+) -> Array:  # fmt: skip
     """Law of the replacement for given rejected tokens, shape (..., V).
 
     Parameters
     ----------
-    p, q, f : array, shape (..., V)
+    p, q : array, shape (..., V)
+    f : array, shape (..., V), or None
+        Computed where it is needed if None.
     rejected : integer array, shape (...)
         The drafted tokens. Most residuals ignore them; a `DraftDependentResidual` has one law for each.
     position : int or integer array, shape (...)
@@ -171,7 +207,15 @@ def residual_after(verifier: AnyVerifier, p: Any, q: Any, f: Any, rejected: Any,
         return verifier.step(p, q, position).residual
     if isinstance(verifier.residual, DraftDependentResidual):
         return verifier.residual.given(p, q, rejected)
-    return verifier.residual(p, q, f)
+    if f is not None:
+        return verifier.residual(p, q, f)
+    omega = multiplicative_factors(verifier, position)
+    if omega is None:
+        return verifier.residual(p, q, verifier.acceptance(p, q, position))
+    p, q = as_floats(p), as_floats(q)
+    xp = array_namespace(p, q)
+    omega = np.minimum(omega, float(xp.finfo(p.dtype).max))[..., None]
+    return normalised_positive_part(p - xp.minimum(q, xp.asarray(omega, dtype=p.dtype, device=device(p)) * p), p)
 
 
 def cool_sd(

@@ -2,6 +2,7 @@
 
 from validate.decoding import Decoded, decode, decode_one_round
 from validate.drafters import decode_jacobi
+from validate.likelihood import image_log_likelihood
 from validate.measurement import Measurement, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
 from validate.prediction import Prediction, predict
@@ -21,6 +22,7 @@ __all__ = [
     "decode_one_round",
     "filter_images",
     "fixed_acceptance",
+    "image_log_likelihood",
     "load",
     "measure",
     "predict",

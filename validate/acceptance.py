@@ -28,10 +28,8 @@ import torch
 from torch import Tensor
 
 import theory
-from simulate.verification import is_pointwise
-from theory import AnyVerifier, block_tests, last_success
-from theory.rules import accept_up_to
-from theory.verifiers import acceptance_of, residual_after
+from theory import AnyVerifier
+from theory.verifiers import residual_after
 
 __all__ = ["Accepted", "Drawn", "accepted_drafts", "draw", "residual_row", "verify_block"]
 
@@ -49,75 +47,26 @@ class Accepted(NamedTuple):
     f: Tensor | None
     """Of a rule that looks at whole laws, shape (B, L, V)."""
     weight: Tensor | None
-    """Of a block verifier, shape (B, L+1)."""
-
-
-def _pointwise(verifier: AnyVerifier) -> bool:
-    return is_pointwise(verifier) or getattr(getattr(verifier, "rule", None), "pointwise", False)
-
-
-def _block_tests(verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: np.ndarray) -> theory.BlockTests:
-    """`theory.block_tests`, without residuals at places where the block does not end.
-
-    For weights that are never capped: with ω ≤ 1 block verification needs s'(x) of the drafted token and
-    s − Σ min(q, ω s p) alone.
-    """
-    length = tokens.shape[1]
-    if not isinstance(verifier, theory.CappedBlock) or not verifier.lossless:
-        return block_tests(verifier, tokens, p, q, drafted)
-    omega = np.broadcast_to(verifier.omega, (length,)) if verifier.constant else verifier.omega
-    if length > len(omega):
-        return block_tests(verifier, tokens, p, q, drafted)
-    weights, success = [torch.ones_like(p[:, 0, 0])], []
-    for i in range(length):
-        s, x = weights[-1], tokens[:, i, None]
-        kept = p[:, i] * (float(omega[i]) * s)[:, None]
-        weights.append(accept_up_to(kept.gather(-1, x), q[:, i].gather(-1, x))[:, 0])
-        ended = (s - torch.minimum(kept, q[:, i], out=kept).sum(dim=-1)).clamp(min=0)
-        refused = ended + 1 - s
-        success.append(torch.where(refused > 0, ended / torch.where(refused > 0, refused, 1), 1))
-    s, h = torch.stack(weights, dim=1), torch.stack([*success, weights[-1]], dim=1)
-    index, last = np.arange(length + 1), drafted[:, None]
-    below, equal = (torch.from_numpy(mask).to(tokens.device) for mask in (index < last, index == last))
-    return theory.BlockTests(s, torch.where(below, h, torch.where(equal, s, 0)))
+    """Of a verifier that carries one, shape (B, L+1)."""
 
 
 def accepted_drafts(
     verifier: AnyVerifier, tokens: Tensor, p: Tensor, q: Tensor, drafted: np.ndarray, uniforms: Tensor
 ) -> Accepted:
-    """Accepted drafts of each row.
+    """Accepted drafts of each row, by `theory.accepted_drafts`, here and on the host.
 
     Parameters
     ----------
     verifier : AnyVerifier
-        Token-wise: tested from left to right up to the first rejection. A block verifier: every index is tested,
-        the last success counts.
     tokens : int64 Tensor, shape (B, L)
     p, q : Tensor, shape (B, L, V)
     drafted : int64 array, shape (B,)
         How many of the L tokens each row really drafted.
     uniforms : float64 Tensor, shape (B, L)
-
-    Notes
-    -----
-    Waits for the device once. Oracle: f on the whole vocabulary (`theory.Verifier.acceptance`).
     """
-    length, here = tokens.shape[1], tokens.device
-    if verifier.stateful:
-        tests = _block_tests(verifier, tokens, p, q, drafted)
-        count = last_success(tests.success, uniforms).to(torch.int64)
-        return Accepted(count, count.cpu().numpy(), None, tests.weights)
-    at, places = tokens[..., None], np.arange(length)
-    f = None
-    if _pointwise(verifier):
-        chance = acceptance_of(verifier, torch.take_along_dim(p, at, -1), torch.take_along_dim(q, at, -1), places)
-        chance = torch.broadcast_to(chance, at.shape)[..., 0]
-    else:
-        f = torch.broadcast_to(acceptance_of(verifier, p, q, places), q.shape)
-        chance = torch.take_along_dim(f, at, -1)[..., 0]
-    inside = torch.from_numpy(places < drafted[:, None]).to(here, non_blocking=True)
-    count = torch.cumprod((uniforms < chance) & inside, dim=1).sum(dim=1)
-    return Accepted(count, count.cpu().numpy(), f, None)
+    found = theory.accepted_drafts(verifier, tokens, p, q, uniforms, drafted, check=False)
+    count = found.count.to(torch.int64)
+    return Accepted(count, count.cpu().numpy(), found.acceptance, found.weights)
 
 
 def residual_row(verifier: AnyVerifier, accepted: Accepted, tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
@@ -129,7 +78,7 @@ def residual_row(verifier: AnyVerifier, accepted: Accepted, tokens: Tensor, p: T
     if accepted.weight is not None:
         residual: Tensor = verifier.step(p, q, at, accepted.weight[row, place]).residual
         return residual
-    f = acceptance_of(verifier, p, q, at) if accepted.f is None else accepted.f[row, place]
+    f = None if accepted.f is None else accepted.f[row, place]
     law: Tensor = residual_after(verifier, p, q, f, tokens[row, place], at)
     return law
 

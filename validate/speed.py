@@ -25,7 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,15 +33,12 @@ from torch import Tensor
 
 import theory
 from theory import AnyVerifier
-from theory.arrays import array_namespace, as_floats, real_number
-from theory.rules import Position
 from validate.acceptance import accepted_drafts, draw, residual_row
 from validate.decoder import Writer
 from validate.decoding import decode
 from validate.models import Pair, Warp, resolve_device
 
 __all__ = [
-    "FixedAcceptance",
     "SpeedReport",
     "StepCosts",
     "fixed_acceptance",
@@ -54,33 +51,12 @@ CONTEXTS = (0.1, 0.5, 0.9)
 """Shares of the image before the timed step: a step's cost grows with what it attends to, about linearly."""
 
 
-@dataclass(frozen=True)
-class FixedAcceptance:
-    """f = rate for every token. **No law-preserving rule**: for timing alone."""
-
-    rate: float
-    source: ClassVar[str] = "this project; for timing"
-    reconstructed: ClassVar[bool] = False
-    lossless: ClassVar[bool] = False
-    at_least_lossless: ClassVar[bool] = False
-    support_safe: ClassVar[bool] = False
-    pointwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", real_number(self.rate, "acceptance rate", least=0.0, most=1.0))
-
-    def acceptance(self, p: Any, q: Any, position: Position) -> Any:
-        """rate, shape (..., V)."""
-        p, q = as_floats(p), as_floats(q)
-        return self.rate * array_namespace(p, q).ones_like(p * q)
-
-
 def fixed_acceptance(rate: float) -> theory.Verifier:
     """Accept each draft with probability `rate`; a refused one is replaced by a token from the optimal residual.
 
     A round then accepts Σ_{i≤L} rate^i drafts on average, and costs what rounds of a real rule cost.
     """
-    return theory.Verifier(FixedAcceptance(rate))
+    return theory.Verifier(theory.FixedAcceptance(rate))
 
 
 def predicted_speed_up(

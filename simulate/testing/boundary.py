@@ -71,18 +71,36 @@ class _Declared:
     def tests(self) -> theory.BlockTests | None:
         """Of a block verifier."""
         r = self.rounds
-        if not self.verifier.stateful:
+        if not theory.is_block(self.verifier):
             return None
         return theory.block_tests(self.verifier, r.draft_ids, r.target_probs[:, :-1], r.draft_probs)
 
     @cached_property
+    def weights(self) -> Floats | None:
+        """What the verifier carries to every prefix, shape (B, L+1); None if it carries nothing."""
+        if not self.verifier.stateful:
+            return None
+        r = self.rounds
+        u = np.zeros(r.draft_ids.shape)
+        carried = theory.accepted_drafts(self.verifier, r.draft_ids, r.target_probs[:, :-1], r.draft_probs, u).weights
+        return to_numpy(carried)
+
+    @cached_property
     def thresholds(self) -> Floats:
-        """h of every test, shape (B, L)."""
+        """h, or f of a token-wise verifier, of every test, shape (B, L)."""
         r = self.rounds
         if self.tests is not None:
             return to_numpy(self.tests.success)[:, 1:]
-        f = [theory.acceptance_of(self.verifier, r.target_probs[:, i], r.draft_probs[:, i], i) for i in range(r.length)]
-        return np.take_along_axis(np.stack(f, axis=1), r.draft_ids[:, :, None], axis=-1)[:, :, 0]
+        found = []
+        for i in range(r.length):
+            p, q = r.target_probs[:, i], r.draft_probs[:, i]
+            if self.weights is None:
+                f = to_numpy(theory.acceptance_of(self.verifier, p, q, i))
+            else:
+                accepted = to_numpy(self.verifier.step(p, q, i, self.weights[:, i]).accepted)
+                f = np.divide(accepted, q, out=np.zeros_like(q), where=q > 0)
+            found.append(f[np.arange(r.count), r.draft_ids[:, i]])
+        return np.stack(found, axis=1)
 
     def decisive(self, u: Floats) -> Any:
         """Rows (B,) in which no uniform is so near its threshold that rounding could move it to the other side."""
@@ -107,10 +125,9 @@ class _Declared:
         if accepted == r.length:
             return np.asarray(r.target_probs[row, accepted])
         p, q = r.target_probs[row, accepted], r.draft_probs[row, accepted]
-        if self.tests is not None:
-            return to_numpy(self.verifier.step(p, q, accepted, self.tests.weights[row, accepted]).residual)
-        f = theory.acceptance_of(self.verifier, p, q, accepted)
-        return to_numpy(theory.residual_after(self.verifier, p, q, f, r.draft_ids[row, accepted], accepted))
+        if self.weights is not None:
+            return to_numpy(self.verifier.step(p, q, accepted, self.weights[row, accepted]).residual)
+        return to_numpy(theory.residual_after(self.verifier, p, q, None, r.draft_ids[row, accepted], accepted))
 
 
 def _trials(h: Floats, margin: float) -> Iterator[tuple[Floats, float]]:
@@ -148,7 +165,7 @@ def boundary_failures(
     rounds, _ = all_blocks(target, draft, length, draft)
     declared = _Declared(verifier, rounds)
     found = []
-    for u, final in _trials(declared.thresholds, BLOCK_MARGIN if verifier.stateful else TOKEN_MARGIN):
+    for u, final in _trials(declared.thresholds, BLOCK_MARGIN if theory.is_block(verifier) else TOKEN_MARGIN):
         decisive, right = declared.decisive(u), declared.accepted(u)
         uniforms = Uniforms(u, np.full(rounds.count, final))
         try:

@@ -31,8 +31,8 @@ def reference_sampler(verifier: theory.AnyVerifier) -> Sampler:
         drafts = np.where(real, rounds.draft_ids, 0)
         weights = None
         if verifier.stateful:
-            found = theory.block_tests(verifier, drafts, p, q, real.sum(axis=1))
-            accepted, weights = theory.last_success(found.success, u), found.weights
+            found = theory.accepted_drafts(verifier, drafts, p, q, u, real.sum(axis=1))
+            accepted, weights = found.count, found.weights
         else:
             f = np.stack([theory.acceptance_of(verifier, p[:, i], q[:, i], i) for i in range(length)], axis=1)
             f = np.take_along_axis(f, drafts[:, :, None], axis=2)[:, :, 0]

@@ -112,7 +112,7 @@ def frontiers() -> None:
     tables = [[level.tolist() for level in tree.levels] for tree in trees]
 
     def gain(p: list, q: list, price: float) -> float:
-        """W of the bound frontier's programme at one price, by plain recursion over nested lists (children first)."""
+        """Σ (min(p, q) (1 + w) + [q − p]_+ [1 + w − λ]_+) at one price λ, w the same after x: nested lists."""
         total = 0.0
         for a, b, w in zip(p[0], q[0], p[1], strict=True):
             total += min(a, b) * (1 + w) + max(b - a, 0.0) * max(0.0, 1 + w - price)

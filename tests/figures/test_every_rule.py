@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import theory
-from paper_figures import claims_ledger, every_rule, pairs, registry, tables
-from paper_figures.registry import Context, Rows
+from paper_figures import claims_ledger, every_rule, pairs, tables
+from paper_figures.registry import Context
 from paper_figures.store import render
 from paper_figures.tables import group, select
+from tests.figures.helpers import check_texts_and_pictures, figure, table
 from theory.claims import ledger_entries
 from theory.every_rule import BLOCKS, league_families
 
 NAMES = ("every_rule", "claims_ledger")
 
 
-@pytest.fixture(autouse=True)
-def loaded() -> None:
-    registry.load()
-
-
-@cache
-def table(name: str) -> Rows:
-    """The quick table, as read back from its CSV."""
-    return tables.loads(tables.dumps(registry.find(name).build(Context(quick=True))))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_and_pictures(name: str) -> None:
-    figure, rows = registry.find(name), table(name)
-    for words in (registry.text(figure.claim, rows), registry.text(figure.caption, rows)):
-        assert 60 < len(words) < 950
-        assert not any(bad in words for bad in ("nan", "None", "{", "inf "))
-    pictures = render(figure, rows)
-    assert pictures["pdf"].startswith(b"%PDF")
-    if name == "claims_ledger":  # one is enough
-        assert pictures["png"] != render(figure, rows, small=True)["png"]
+    check_texts_and_pictures(name)
 
 
 def test_every_rule_stands_in_every_cell_at_equal_cost_or_flagged() -> None:
@@ -129,9 +112,9 @@ def test_counts_in_the_texts_follow_the_table() -> None:
 
 
 def test_geometric_means() -> None:
-    assert every_rule.geometric_mean([0.5, 2.0]) == pytest.approx(1)
-    assert every_rule.geometric_mean([0.0, math.inf]) == 0
-    assert every_rule.geometric_mean([1.0, math.inf]) == math.inf
+    assert pairs.geometric_mean([0.5, 2.0]) == pytest.approx(1)
+    assert pairs.geometric_mean([0.0, math.inf]) == 0
+    assert pairs.geometric_mean([1.0, math.inf]) == math.inf
     means = every_rule.means(table("every_rule"), "one round", "tv")
     assert all(value == 1 for key, value in means.items() if key[0] == "uniform")
     assert means["capped excess", "block", 0.3] < 1
@@ -161,6 +144,11 @@ def test_the_ledger_table_is_the_ledger() -> None:
     every = [partial(dict, **(row | {"verdict": verdict}))() for row in rows for verdict in claims_ledger.LOOKS]
     for verdict, count in Counter(row["verdict"] for row in every).items():
         assert f"{count} {claims_ledger._verb(verdict, count)}" in claims_ledger.claim(every)
+
+
+def test_a_small_version_says_so() -> None:
+    chosen, rows = figure("claims_ledger"), table("claims_ledger")
+    assert render(chosen, rows)["png"] != render(chosen, rows, small=True)["png"]
 
 
 def test_long_texts_are_cut_in_the_picture_alone() -> None:

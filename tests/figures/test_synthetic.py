@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from paper_figures import registry, tables
-from paper_figures.registry import Context, Rows
-from paper_figures.store import Store, render
+from paper_figures import annealing_truth, pairs, tables
+from paper_figures.registry import Context
+from paper_figures.store import Store
 from paper_figures.tables import select
+from tests.figures.helpers import check_texts_and_pictures, figure, table
 
 EXACT = 1e-12
 """Sums of at most 1e5 float64 terms of order one."""
 FLOORED = "annealed, floored"
-
-
-@pytest.fixture(autouse=True)
-def loaded() -> None:
-    """Every figure is registered, whatever ran before."""
-    registry.load()
-
-
-@cache
-def table(name: str) -> Rows:
-    """The quick table, as read back from its CSV."""
-    return tables.loads(tables.dumps(registry.find(name).build(Context(quick=True))))
-
 
 NAMES = ("bound_vs_exact", "annealing_truth", "annealing_long", "annealing_closed_form", "lossless_floor")
 NAMES += ("interval_coverage",)
@@ -36,29 +23,22 @@ NAMES += ("interval_coverage",)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_and_pictures(name: str) -> None:
-    """Claim and caption are made from the table alone, and the picture can be drawn."""
-    figure, rows = registry.find(name), table(name)
-    for words in (registry.text(figure.claim, rows), registry.text(figure.caption, rows)):
-        assert len(words) > 60
-        assert not any(bad in words for bad in ("nan", "None", "{", "inf "))
-    pictures = render(figure, rows)
-    assert pictures["pdf"].startswith(b"%PDF")
-    assert pictures["png"].startswith(b"\x89PNG")
+    check_texts_and_pictures(name)
 
 
 @pytest.mark.parametrize("name", ["lossless_floor", "annealing_closed_form", "interval_coverage"])
 def test_tables_repeat_to_the_byte(name: str) -> None:
     """The same seed gives the same text, with cells on disk or without."""
-    again = tables.dumps(registry.find(name).build(Context(quick=True)))
+    again = tables.dumps(figure(name).build(Context(quick=True)))
     assert again == tables.dumps(table(name))
 
 
 def test_another_seed_gives_another_table(tmp_path: Path) -> None:
     """The seed reaches the chains; the store's table is the one built directly."""
-    figure = registry.find("lossless_floor")
-    Store(tmp_path, quick=True).make(figure)
+    chosen = figure("lossless_floor")
+    Store(tmp_path, quick=True).make(chosen)
     assert tables.loads((tmp_path / "lossless_floor.csv").read_text(encoding="utf-8")) == table("lossless_floor")
-    assert figure.build(Context(quick=True, seed=1)) != table("lossless_floor")
+    assert chosen.build(Context(quick=True, seed=1)) != table("lossless_floor")
 
 
 def test_tv_never_exceeds_the_bound() -> None:
@@ -97,6 +77,18 @@ def test_what_the_bound_does_not_say() -> None:
             cell = select(table("annealing_truth"), part="one round", quantity=quantity, schedule=schedule, size=0.1)
             means[schedule] = math.fsum(math.log(row["ratio"]) for row in cell)
         assert 0 < means[FLOORED] < means["annealed, no floor"]
+
+
+def test_the_claim_says_what_the_length_of_a_sequence_does() -> None:
+    """Means over the chains at every length up to the picture's, each from its own rows."""
+    rows = select(table("annealing_truth"), quantity="kl_output_target", schedule=FLOORED, size=annealing_truth.MIDDLE)
+    short, shown = (select(rows, part=part) for part in (annealing_truth.SHORTER, "sequence"))
+    assert {row["tokens"] for row in short} == {5}
+    assert {row["tokens"] for row in shown} == {6}
+    assert len(short) == len(shown)
+    means = [pairs.geometric_mean([row["ratio"] for row in part]) for part in (short, shown)]
+    claim = annealing_truth.claim(table("annealing_truth"))
+    assert f"{means[0]:.2f} (T = 5), {means[1]:.2f} (T = 6)" in claim
 
 
 def test_predictive_tv_is_the_step_bias() -> None:

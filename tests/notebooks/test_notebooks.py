@@ -96,6 +96,7 @@ def test_runs_from_top_to_bottom(path: Path) -> None:
         notebook.cells.append(nbformat.v4.new_code_cell(ends))
     done = run(notebook)
     assert complaints(done) == []
+    assert "Copyright" not in streams(done, "stdout"), "a solver's banner"
     check = globals().get(f"check_{path.stem}")
     if check is not None:
         check(streams(done, "stdout"))

@@ -6,8 +6,8 @@ import pytest
 import simulate
 import theory
 from simulate.testing import Rounds
-from simulate.verification import _residual, block_tests, is_pointwise
 from tests.simulate.test_decoding import FAULT_LEVEL, NEIGHBOURS, PASS_LEVEL, VERIFIERS, g_test, pair, rng
+from theory.verifiers import is_pointwise
 
 MORE = {
     **VERIFIERS,
@@ -78,20 +78,6 @@ def test_controls(name, fault):
     assert value < FAULT_LEVEL if fault else value > PASS_LEVEL
 
 
-@pytest.mark.parametrize("size", [3, 300])
-@pytest.mark.parametrize("omega", [1.0, 0.5, 1.7, [2.0, 0.3, 1.0]])
-def test_the_short_residual_is_the_optimal_one(omega, size):
-    generator = rng(4)
-    p, q = generator.dirichlet(np.full(size, 0.5), 200), generator.dirichlet(np.full(size, 0.5), 200)
-    p[0] = q[0]
-    places = generator.integers(0, 3, 200)
-    verifier = theory.Verifier(theory.Relaxed(omega))
-    masses = _residual(verifier, p, q, 0 * places, places, None)
-    exact = verifier.step(p, q, places).residual
-    assert np.abs(masses / masses.sum(axis=1, keepdims=True) - exact).max() < 1e-12
-    assert not masses[exact == 0].any()
-
-
 def test_which_rules_are_pointwise():
     generator = rng()
     for name, make in MORE.items():
@@ -160,28 +146,6 @@ def test_bad_input_is_named():
         simulate.verify([[0, 2]], p, q, verifier, rng())
     with pytest.raises(ValueError, match="target_probs: round 0 has nan at drafted token 1"):
         simulate.verify([[0, 1]], np.where(np.arange(3)[:, None] == 1, np.nan, p), q, verifier, rng())
-
-
-@pytest.mark.parametrize("omega", [[1.0] * 4, [0.7, 1.0, 0.2, 0.9], 0.5])
-def test_the_short_block_tests_are_the_plain_ones(omega):
-    generator = rng(6)
-    p, q = generator.dirichlet(np.full(5, 0.4), (300, 4)), generator.dirichlet(np.full(5, 0.4), (300, 4))
-    p[:50] = q[:50]
-    p[50:100] *= generator.random((50, 4, 5)) < 0.5
-    p[50:100, :, 0] += 1e-3
-    p /= p.sum(axis=-1, keepdims=True)
-    ids = simulate.categorical(q, generator.random((300, 4)))
-    lengths = generator.integers(0, 5, 300)
-    verifier = theory.capped_block(omega)
-    for given in (None, lengths):
-        ours, plain = block_tests(verifier, ids, p, q, given), theory.block_tests(verifier, ids, p, q, given)
-        # Weights behind a row's own block have no meaning.
-        inside = np.arange(5) <= (4 if given is None else given[:, None])
-        assert np.abs(ours.weights - plain.weights)[np.broadcast_to(inside, ours.weights.shape)].max() < 1e-12
-        # h = M/(M + 1 − s) is 0/0 up to rounding where s = 1 and nothing is left.
-        certain = (np.minimum(plain.weights, ours.weights) < 1 - 1e-9) | (np.abs(ours.success - plain.success) < 1e-9)
-        assert np.abs(ours.success - plain.success)[certain].max() < 1e-6
-        assert certain.mean() > 0.8
 
 
 def test_a_schedule_shorter_than_the_block():

@@ -16,17 +16,8 @@ from hypothesis import strategies as st
 
 import theory
 from tests.theory.helpers import CASES, ROOT, chain_pairs, numbers, random_tree, tabular
-from theory.blocks import (
-    CappedBlock,
-    block,
-    block_tests,
-    capped_block,
-    largest_factor,
-    last_success,
-    lifted_block,
-    ratio_certificate,
-)
-from theory.comparison import block_families, compare_rounds, compare_sequences, ratios
+from theory.blocks import CappedBlock, block, capped_block, largest_factor, lifted_block, ratio_certificate
+from theory.drafted_blocks import block_tests, last_success
 
 PATHS = sorted((CASES / "block").glob("*.json"))
 TOLERANCE = 1e-12
@@ -400,45 +391,6 @@ def test_inputs_are_not_written() -> None:
         verifier.step(arrays[0], arrays[1], 0, arrays[2])
 
 
-# Rules at equal cost.
-
-
-def test_block_verification_at_equal_cost() -> None:
-    """On one fixed pair; how the rules compare in general is measured, not asserted."""
-    rng = np.random.default_rng(0)
-    target, draft = random_tree(rng, 3, 5), random_tree(rng, 3, 5)
-    found = []
-    for rows in (
-        compare_rounds(target, draft, block_families(2), 2, [0.3]),
-        compare_sequences(target, draft, block_families(2), 2, 5, [0.3]),
-    ):
-        assert [row.family for row in rows] == list(block_families(2))
-        assert np.ptp([row.cost for row in rows]) < 1e-6
-        lines = {line["family"]: line for line in ratios(rows)}
-        assert lines["token-wise uniform"]["kl_output_target"] == 1
-        found.append(lines)
-    one_round, sequence = found
-    for name in ("lifted uniform", "capped uniform", "capped excess"):
-        for quantity in ("tv_bound", "total_variation", "kl_output_target", "kl_target_output"):
-            assert one_round[name][quantity] < 0.95
-    # Five tokens in rounds of up to three: the end cuts most rounds, and hardly anything is gained.
-    assert sequence["lifted uniform"]["kl_output_target"] == pytest.approx(1, abs=0.01)
-    with pytest.raises(ValueError, match="compare it together"):
-        ratios(rows, "typical")
-
-
-def test_a_family_beyond_the_wanted_cost_stays_lossless() -> None:
-    target, draft = theory.IIDChain([1 / 3, 2 / 3]), theory.IIDChain([2 / 3, 1 / 3])
-    rows = compare_rounds(target, draft, block_families(2), 2, [0.05])
-    for row in rows:
-        if "token-wise" in row.family:
-            assert row.total_variation > 0.01
-            assert row.cost == pytest.approx(10 / 9 + 0.05 * 8 / 9)
-        else:
-            assert (row.strength, row.cost) == (0, pytest.approx(11 / 9))
-            assert row.total_variation == pytest.approx(0, abs=1e-15)
-
-
 # Errors.
 
 
@@ -469,16 +421,3 @@ def test_errors() -> None:
     assert ratio_certificate(block(3), 3) == 1
     assert ratio_certificate(capped_block(2.0), 3) == 8
     assert ratio_certificate(VERIFIERS["lifted entropy"], 3) == np.inf
-
-
-def test_rows_of_a_comparison_are_those_of_the_analysis() -> None:
-    target, draft = theory.IIDChain([0.5, 0.3, 0.2]), theory.IIDChain([0.2, 0.3, 0.5])
-    families = block_families(2)
-    for row in compare_rounds(target, draft, families, 2, [0.3]):
-        a = theory.analyse_round(target, draft, families[row.family](row.strength), 2)
-        assert (row.cost, row.tv_bound) == pytest.approx((a.expected_accepted, a.tv_bound), rel=1e-14)
-        assert (row.total_variation, row.kl_output_target) == (a.total_variation, a.kl_output_target)
-    for row in compare_sequences(target, draft, families, 2, 4, [0.3]):
-        b = theory.analyse_sequence(target, draft, families[row.family](row.strength), 2, 4)
-        assert (row.cost, row.tv_bound) == pytest.approx((b.tokens_per_call, b.tv_bound / 4), rel=1e-14)
-        assert (row.total_variation, row.kl_target_output) == (b.total_variation, b.kl_target_output / 4)

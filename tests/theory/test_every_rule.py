@@ -65,6 +65,32 @@ def test_rows_are_at_equal_cost_or_flagged(kind: str, tokens: int | None) -> Non
         assert lifted["kl_output_target"] < uniform["kl_output_target"]
 
 
+def test_block_verification_at_equal_cost() -> None:
+    """On one fixed pair; how the rules compare in general is measured, not asserted."""
+    rng = np.random.default_rng(0)
+    target, draft = random_tree(rng, 3, 5), random_tree(rng, 3, 5)
+    divergences = ("tv_bound", "total_variation", "kl_output_target", "kl_target_output")
+    one_round, sequence = (
+        {row["rule"]: row for row in compare_every_rule(target, draft, 2, POINTS, [0.3], tokens)}
+        for tokens in (None, 5)
+    )
+    for name in BLOCKS:
+        for quantity in divergences:
+            assert one_round[name][quantity] < 0.95 * one_round["uniform"][quantity]
+    # Five tokens in rounds of up to three: the end cuts most rounds, and hardly anything is gained.
+    ends = sequence["lifted uniform"]["kl_output_target"] / sequence["uniform"]["kl_output_target"]
+    assert ends == pytest.approx(1, abs=0.01)
+
+
+def test_block_families_are_lossless_at_strength_zero() -> None:
+    target, draft = chains("tree")
+    for name, family in theory.block_families(2).items():
+        laws = [theory.analyse_round(target, draft, family(strength), 2) for strength in (0.0, 1.0)]
+        assert laws[0].total_variation < 1e-12, name
+        assert laws[1].total_variation > 1e-3, name
+        assert laws[1].expected_accepted > laws[0].expected_accepted, name
+
+
 def test_a_block_that_is_already_past_the_cost_is_lossless_and_flagged() -> None:
     rows = compare_every_rule(*chains("iid"), 2, POINTS, [0.01])
     block = next(row for row in rows if row["rule"] == "lifted uniform")

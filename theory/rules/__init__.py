@@ -34,6 +34,7 @@ from theory.rules.ratio import (
     Cactus,
     Ensemble,
     EntropyRelaxed,
+    FixedAcceptance,
     Lossless,
     Relaxed,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "DivergenceThreshold",
     "Ensemble",
     "EntropyRelaxed",
+    "FixedAcceptance",
     "Grouped",
     "Lantern",
     "LanternPlusPlus",

@@ -18,7 +18,11 @@ Position: TypeAlias = "int | Sequence[int] | np.ndarray[Any, Any]"
 
 @runtime_checkable
 class Rule(Protocol):
-    """What every acceptance rule offers."""
+    """What every acceptance rule offers.
+
+    A rule whose f(x) depends on p(x), q(x) and the position alone may say so with ``pointwise = True``: decoders then
+    ask it about drafted tokens only.
+    """
 
     source: ClassVar[str]
     reconstructed: ClassVar[bool]

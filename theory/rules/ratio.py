@@ -29,6 +29,7 @@ class Lossless:
 
     source: ClassVar[str] = "Leviathan et al. 2211.17192; Chen et al. 2302.01318"
     reconstructed: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
     lossless: ClassVar[bool] = True
     at_least_lossless: ClassVar[bool] = True
     support_safe: ClassVar[bool] = True
@@ -53,6 +54,7 @@ class Relaxed:
     constant: bool
     source: ClassVar[str] = "COOL-SD 2601.09212; lenience of Leviathan et al. 2211.17192"
     reconstructed: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
 
     def __init__(self, omega: Any) -> None:
         object.__setattr__(self, "constant", np.ndim(omega) == 0)
@@ -93,6 +95,7 @@ class AcceptAll:
 
     source: ClassVar[str] = "baseline"
     reconstructed: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
     lossless: ClassVar[bool] = False
     at_least_lossless: ClassVar[bool] = True
     support_safe: ClassVar[bool] = False
@@ -100,6 +103,30 @@ class AcceptAll:
     def acceptance(self, p: Any, q: Any, position: Position) -> Array:
         xp, p, q = pair(p, q)
         return xp.ones_like(p * q)
+
+
+@dataclass(frozen=True)
+class FixedAcceptance:
+    """f = rate for every token: no rule anybody should decode with, but one whose cost and survival are known.
+
+    Rounds survive i positions with probability rate^i whatever the laws, so that speed can be measured on networks
+    with random weights.
+    """
+
+    rate: float
+    source: ClassVar[str] = "this project; for timing"
+    reconstructed: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
+    lossless: ClassVar[bool] = False
+    at_least_lossless: ClassVar[bool] = False
+    support_safe: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", real_number(self.rate, "acceptance rate", least=0.0, most=1.0))
+
+    def acceptance(self, p: Any, q: Any, position: Position) -> Array:
+        xp, p, q = pair(p, q)
+        return self.rate * xp.ones_like(p * q)
 
 
 @dataclass(frozen=True)
@@ -112,6 +139,7 @@ class Ensemble:
     eta: float
     source: ClassVar[str] = "DIVERSED 2604.07622"
     reconstructed: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
     at_least_lossless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -181,6 +209,7 @@ class Cactus:
     delta: float = 1.0
     source: ClassVar[str] = "Cactus 2604.04987"
     reconstructed: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
     at_least_lossless: ClassVar[bool] = True
     support_safe: ClassVar[bool] = True
 
@@ -212,6 +241,11 @@ class AtLeastLossless:
     def __post_init__(self) -> None:
         if not hasattr(self.rule, "acceptance"):
             raise TypeError(f"rule must offer acceptance(p, q, position), got {self.rule!r}")
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether the repaired rule is."""
+        return bool(getattr(self.rule, "pointwise", False))
 
     @property
     def lossless(self) -> bool:
