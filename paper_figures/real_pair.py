@@ -132,12 +132,11 @@ def build(context: Context) -> Rows:
     def tools() -> Any:
         import validate
         from validate.prediction import match_tokens_per_call, predicted_tokens_per_call
-        from validate.scoring import Scores
 
         pair = validate.load("fashion", device="cpu")
         baseline = validate.sample_baseline(pair, images, device="cpu", seed=context.seed)
         own = baseline.predicting_scores
-        scores = Scores(*(t[:MATCHING_IMAGES] for t in (own.tokens, own.target_probs, own.draft_probs)))
+        scores = own.first(MATCHING_IMAGES)
         ends = [
             predicted_tokens_per_call(scores, theory.Verifier(rule), LENGTH)
             for rule in (theory.Lossless(), theory.AcceptAll())
@@ -261,6 +260,8 @@ register(
             "simulate",
             "validate/models",
             "validate/weights",
+            "validate/acceptance.py",
+            "validate/batches.py",
             "validate/decoder.py",
             "validate/decoding.py",
             "validate/noise.py",

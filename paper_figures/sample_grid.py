@@ -161,6 +161,8 @@ register(
             "simulate/draws.py",
             "validate/models",
             "validate/weights",
+            "validate/acceptance.py",
+            "validate/batches.py",
             "validate/decoder.py",
             "validate/decoding.py",
             "validate/noise.py",

@@ -6,7 +6,7 @@ from validate.likelihood import image_log_likelihood
 from validate.measurement import Measurement, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
 from validate.prediction import Prediction, predict
-from validate.scoring import Scores, filter_images, score
+from validate.scoring import Rescored, Scores, filter_images, score
 from validate.speed import SpeedReport, fixed_acceptance, speed_report
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Measurement",
     "Pair",
     "Prediction",
+    "Rescored",
     "Scores",
     "SpeedReport",
     "Warp",

@@ -19,7 +19,7 @@ import theory
 from simulate.files import write_json
 from theory import AnyVerifier, Verifier
 from validate import compare
-from validate.decoding import Decoded
+from validate.batches import Decoded
 from validate.measurement import Baseline, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
 from validate.models.checkpoints import DTYPES

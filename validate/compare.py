@@ -25,7 +25,6 @@ from simulate.ratios import ratio_at_equal_cost
 from validate.comparison import Matcher, Point, measure_point, paired_ratio, points, relaxed_methods
 from validate.measurement import sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
-from validate.scoring import Scores
 
 SIZES, QUICK_SIZES = (0.1, 0.3, 0.5, 0.7), (0.3, 0.6)
 IMAGES, QUICK_IMAGES = 100, 24
@@ -278,8 +277,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
                 pair, options.images, device=options.device, seed=options.seed, guidance=options.guidance
             )
             own, few = baseline.predicting_scores, QUICK_MATCHING if options.quick else MATCHING_IMAGES
-            own = Scores(*(t[:few] for t in (own.tokens, own.target_probs, own.draft_probs)))
-            matcher = Matcher(own, options.length)
+            matcher = Matcher(own.first(few), options.length)
         row = measure_point(pair, point, options.length, options.window, baseline, matcher, options.seed)
         parts.put(point, row)
         rows[point.key] = row

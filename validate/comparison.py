@@ -38,7 +38,7 @@ from validate.measurement import Baseline, two_sample
 from validate.models import Pair
 from validate.prediction import predicted_tokens_per_call
 from validate.quality import Quality, assess
-from validate.scoring import Scores, filter_images, score
+from validate.scoring import AnyScores, filter_images, score
 
 __all__ = ["OutOfReach", "Point", "measure_point", "paired_ratio", "points", "relaxed_methods"]
 
@@ -189,11 +189,11 @@ def _codebook(pair: Pair) -> np.ndarray:
 class Matcher:
     """Strengths by size, found on some of the target's own images."""
 
-    def __init__(self, scores: Scores, length: int) -> None:
+    def __init__(self, scores: AnyScores, length: int) -> None:
         self.scores, self.length = scores, length
         self.ends = self._ends(scores)
 
-    def _ends(self, scores: Scores) -> list[float]:
+    def _ends(self, scores: AnyScores) -> list[float]:
         rules = (theory.Lossless(), theory.AcceptAll())
         return [predicted_tokens_per_call(scores, Verifier(rule), self.length) for rule in rules]
 
@@ -207,8 +207,7 @@ class Matcher:
         """
         scores, ends = self.scores, self.ends
         if method.matching is not None and method.matching < len(scores):
-            few = slice(method.matching)
-            scores = Scores(scores.tokens[few], scores.target_probs[few], scores.draft_probs[few])
+            scores = scores.first(method.matching)
             ends = self._ends(scores)
 
         def reached(verifier: AnyVerifier) -> float:
@@ -295,7 +294,7 @@ def _per_call(run: Decoded, confidence: float) -> Interval:
 
 
 def _chain_numbers(
-    verifier: AnyVerifier, length: int, run: Decoded, scores: Scores, baseline: Baseline, confidence: float
+    verifier: AnyVerifier, length: int, run: Decoded, scores: AnyScores, baseline: Baseline, confidence: float
 ) -> dict[str, Any]:
     output, target = (filter_images(s, verifier, length) for s in (scores, baseline.comparing_scores))
     e = estimate_from_filters(

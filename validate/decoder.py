@@ -19,24 +19,18 @@ the host, and a draft step or a plain target step is queued without waiting.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from theory import AnyVerifier
 from validate.acceptance import accepted_drafts, draw, residual_row
+from validate.clock import Clock
 from validate.models import Pair, Warp
 from validate.models.interface import START, ImageModel, Sequences
 from validate.noise import Noise
-
-COMPACT_BELOW = 0.6
-"""Finished rows leave the batch once fewer than this share of it are still running: copying the caches is not free."""
-
 
 FILL_AT_ONCE = 64
 """Known inputs cached by one pass: their logits, which nobody reads, would fill the memory for a whole large image."""
@@ -56,46 +50,6 @@ class Writer:
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only."""
         self.sequences.keep(rows)
-
-
-@dataclass
-class Clock:
-    """Adds up seconds by part, on CUDA between events in the device's own queue, so that laps do not wait for it."""
-
-    device: torch.device
-    seconds: dict[str, float] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
-    _last: Any = 0.0
-    _laps: list[tuple[str, Any, Any]] = field(default_factory=list)
-
-    def now(self) -> float:
-        """Seconds, everything queued done; `seconds` is complete after it."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        for part, begin, end in self._laps:
-            self.seconds[part] += begin.elapsed_time(end) / 1000
-        self._laps.clear()
-        return time.perf_counter()
-
-    def _mark(self) -> Any:
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
-        return event
-
-    def start(self) -> None:
-        self._last = self._mark()
-
-    def lap(self, part: str, steps: int = 0) -> None:
-        mark = self._mark()
-        self.seconds.setdefault(part, 0.0)
-        self.steps[part] = self.steps.get(part, 0) + steps
-        if self.device.type == "cuda":
-            self._laps.append((part, self._last, mark))
-        else:
-            self.seconds[part] += mark - self._last
-        self._last = mark
 
 
 class Decoder:
@@ -160,7 +114,6 @@ class Decoder:
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only."""
-        self._check()
         self.target.keep(rows)
         self.draft.keep(rows)
         self.noise = self.noise.rows(rows)
@@ -169,7 +122,7 @@ class Decoder:
         for name in ("inputs", "placed", "end", "attempts", "rows", "sound"):
             setattr(self, name, getattr(self, name)[rows])
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Refuse laws that nothing could be drawn from; asked seldom, because it waits for the device."""
         bad = torch.nonzero(~self.sound)
         if len(bad):
@@ -260,31 +213,6 @@ class Decoder:
         self.clock.lap("accept")
         return torch.from_numpy(np.where(active, host, -1))
 
-    def run(self, verifier: AnyVerifier | None, length: int, bar: tqdm | None = None) -> tuple[np.ndarray, ...]:
-        """Rounds until every row is at its end: tokens (B, T), accepted (B, R), starts (B, R)."""
-        rows = len(self.placed)
-        tokens = torch.zeros((rows, self.pair.num_tokens), dtype=torch.int64, device=self.placed.device)
-        numbers = np.arange(rows)
-        accepted: list[np.ndarray] = []
-        starts: list[np.ndarray] = []
-        finished = 0
-        while len(numbers) and (self.placed_host < self.end_host).any():
-            begins, counts = self.placed_host, self.round(verifier, length).numpy()
-            for out, value in ((starts, np.where(counts < 0, -1, begins)), (accepted, counts)):
-                column = np.full(rows, -1, dtype=np.int64)
-                column[numbers] = value
-                out.append(column)
-            running = self.placed_host < self.end_host
-            count = int(running.sum())
-            if bar is not None:
-                bar.update(rows - count - finished)
-            finished = rows - count
-            if count < COMPACT_BELOW * len(running):
-                tokens[self.rows] = self.inputs[:, 1:]
-                self.keep(torch.from_numpy(np.flatnonzero(running)).to(self.placed.device))
-                numbers = numbers[running]
-        tokens[self.rows] = self.inputs[:, 1:]
-        self._check()
-        empty = np.zeros((rows, 0), dtype=np.int64)
-        columns = (np.stack(a, axis=1) if a else empty for a in (accepted, starts))
-        return (tokens.cpu().numpy(), *columns)
+    def progress(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens each row has, and is to have, on the host."""
+        return self.placed_host, self.end_host

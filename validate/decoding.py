@@ -5,79 +5,21 @@ Images are decoded in batches by `validate.decoder`; every image has its own noi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from theory import AnyVerifier
-from validate.decoder import Clock, Decoder
-from validate.memory import naming_the_batch_that_fits
-from validate.models import Pair, Warp, resolve_device
+from validate.batches import Decoded, Round, decode_in_batches, rows_of, run_rounds
+from validate.decoder import Decoder
+from validate.models import Pair, Warp
 from validate.noise import image_noise
 
-
-@dataclass(frozen=True)
-class Decoded:
-    """Images as tokens, and what decoding them took.
-
-    Attributes
-    ----------
-    tokens : int64 array, shape (B, T)
-    classes : int64 array, shape (B,)
-        −1 for a model without classes.
-    accepted : int64 array, shape (B, R)
-        Accepted drafts of each round, −1 after an image's last round.
-    calls : int64 array, shape (B,)
-        Target calls of each image.
-    starts : int64 array, shape (B, R)
-        Tokens the image had when the round began, −1 likewise.
-    seconds : dict
-        Wall-clock seconds by part: "draft", "verify", "accept", "total".
-    steps : dict
-        How many batched "draft" and "verify" passes were made.
-    guidance : float
-    warp : Warp
-    conditions : what the images were asked to show
-        As given to `decode`: a count, class numbers, captions, prompts.
-    """
-
-    tokens: np.ndarray
-    classes: np.ndarray
-    accepted: np.ndarray
-    calls: np.ndarray
-    starts: np.ndarray
-    seconds: dict[str, float]
-    steps: dict[str, int]
-    guidance: float
-    warp: Warp = field(default_factory=Warp)
-    conditions: Any = None
-
-    @property
-    def asked(self) -> Any:
-        """What the images were asked to show: `conditions`, or the classes where those were not kept."""
-        return self.classes if self.conditions is None else self.conditions
-
-    @property
-    def tokens_per_call(self) -> float:
-        """Tokens over target calls, all images together."""
-        return float(self.tokens.size / self.calls.sum())
+__all__ = ["Decoded", "decode", "decode_one_round"]
 
 
-def _rows(conditions: tuple[Any, Any], numbers: range) -> tuple[Any, Any]:
-    """Some images' conditions, of target and draft."""
-    rows = slice(numbers.start, numbers.stop)
-    return conditions[0][rows], conditions[1][rows]
-
-
-def _join(columns: list[np.ndarray]) -> np.ndarray:
-    width = max(c.shape[1] for c in columns)
-    return np.concatenate([np.pad(c, ((0, 0), (0, width - c.shape[1])), constant_values=-1) for c in columns])
-
-
-@torch.no_grad()
 def decode(
     pair: Pair,
     verifier: AnyVerifier | None,
@@ -136,45 +78,24 @@ def decode(
         raise ValueError(f"length must be a whole number >= 0, got {length!r}")
     if length and verifier is None:
         raise ValueError(f"a round of {length} drafted tokens needs a verifier")
-    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
-        raise ValueError(f"batch must be a whole number >= 1, got {batch!r}")
-    place = resolve_device(device)
-    pair = pair.to(place)
-    scale = pair.guidance if guidance is None else float(guidance)
-    if not np.isfinite(scale):
-        raise ValueError(f"guidance must be finite, got {guidance!r}")
-    warp = pair.warp if warp is None else warp
-    conditions = pair.encode_conditions(images)
-    count = len(conditions[0])
-    tokens: list[np.ndarray] = []
-    accepted: list[np.ndarray] = []
-    starts: list[np.ndarray] = []
-    clock = Clock(place)
-    began = clock.now()
-    with (
-        tqdm(total=count, unit="image", desc="decoding", disable=not progress, leave=False) as bar,
-        naming_the_batch_that_fits(pair, scale, min(batch, count), length, place),
-    ):
-        for first in range(0, count, batch):
-            numbers = range(first, min(first + batch, count))
-            noise = image_noise(seed, numbers, pair.num_tokens, max(length, 1), place)
-            decoder = Decoder(pair, _rows(conditions, numbers), noise, scale, warp)
-            decoder.clock = clock
-            for out, value in zip((tokens, accepted, starts), decoder.run(verifier, length, bar), strict=True):
-                out.append(value)
-    clock.seconds["total"] = clock.now() - began
-    rounds = _join(accepted)
-    return Decoded(
-        tokens=np.concatenate(tokens),
-        classes=pair.classes(conditions[0]),
-        accepted=rounds,
-        calls=(rounds >= 0).sum(axis=1),
-        starts=_join(starts),
-        seconds=clock.seconds,
-        steps=clock.steps,
-        guidance=scale,
+
+    def begin(
+        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
+    ) -> tuple[Decoder, Round]:
+        noise = image_noise(seed, numbers, pair.num_tokens, max(length, 1), pair.device)
+        decoder = Decoder(pair, conditions, noise, guidance, warp)
+        return decoder, partial(decoder.round, verifier, length)
+
+    return decode_in_batches(
+        pair,
+        images,
+        begin,
+        drafted=length,
+        device=device,
+        guidance=guidance,
         warp=warp,
-        conditions=images,
+        batch=batch,
+        progress=progress,
     )
 
 
@@ -223,7 +144,7 @@ def decode_one_round(
         placed = torch.from_numpy(start[rows].astype(np.int64)).to(place)
         decoder = Decoder(
             pair,
-            _rows(conditions, numbers),
+            rows_of(conditions, numbers),
             noise,
             prefix.guidance,
             prefix.warp,
@@ -232,5 +153,5 @@ def decode_one_round(
             end=placed + length + 1,
         )
         accepted.append(decoder.round(verifier, length).cpu().numpy())
-        tokens.append(decoder.run(None, 0)[0])
+        tokens.append(run_rounds(decoder, partial(decoder.round, None, 0), pair.num_tokens)[0])
     return np.concatenate(tokens), np.concatenate(accepted)

@@ -27,7 +27,7 @@ from validate.decoding import Decoded, decode, decode_one_round
 from validate.models import Pair, Warp, resolve_device
 from validate.prediction import Prediction, predict, start_probabilities
 from validate.quality import Quality, assess
-from validate.scoring import Scores, filter_images, score
+from validate.scoring import AnyScores, filter_images, score
 
 PREDICTION_SEED, ROUND_SEED = 1_000_003, 2_000_003
 """Added to a run's seed, so that predictions, rounds and decoding use different noise."""
@@ -39,16 +39,16 @@ class Baseline:
 
     Attributes
     ----------
-    predicting : Decoded and Scores
+    predicting : Decoded and AnyScores
         Images for predictions; `comparing` are others, for likelihood ratios and as the standard of quality.
     quality : Quality
         Of the comparing images.
     """
 
     predicting: Decoded
-    predicting_scores: Scores
+    predicting_scores: AnyScores
     comparing: Decoded
-    comparing_scores: Scores
+    comparing_scores: AnyScores
     quality: Quality
 
     @property
@@ -141,7 +141,7 @@ class Measurement:
     decoded: Decoded
 
 
-def two_sample(ours: Scores, theirs: Scores, log_ratios: tuple[np.ndarray, np.ndarray] | None = None) -> float:
+def two_sample(ours: AnyScores, theirs: AnyScores, log_ratios: tuple[np.ndarray, np.ndarray] | None = None) -> float:
     """p-value that two sets of images have one law.
 
     Kolmogorov–Smirnov tests of the image's log-likelihood under the target and under the draft and, where given, of a
@@ -168,9 +168,7 @@ def _measured_rounds(
     window = torch.from_numpy(start[:, None] + np.arange(length)).to(pair.device)
     log_ratios = []
     for scores in (score(pair, decoded), baseline.comparing_scores):
-        at = window[..., None]
-        p, q = (torch.take_along_dim(a, at, 1) for a in (scores.target_probs, scores.draft_probs))
-        ratio = round_along_paths(torch.take_along_dim(scores.tokens, window, 1), p, q, verifier, length).ratio
+        ratio = round_along_paths(*scores.at(window), verifier, length).ratio
         log_ratios.append(torch.log(ratio).cpu().numpy())
     return {
         "accepted_length": mean_interval([accepted.astype(float)], confidence, "normal", most=float(length)),
@@ -284,9 +282,9 @@ def measure(
 
 
 def _told_apart(
-    scores: Scores,
+    scores: AnyScores,
     output: OffsetFilter,
-    theirs: Scores,
+    theirs: AnyScores,
     target: OffsetFilter,
     verifier: AnyVerifier,
     suspect: AnyVerifier | None,

@@ -18,7 +18,7 @@ import torch
 
 from simulate.intervals import Interval, mean_interval
 from theory import AnyVerifier, RoundPaths, match, round_along_paths, round_starts, survival_along_paths
-from validate.scoring import Scores, filter_images
+from validate.scoring import AnyScores, filter_images
 
 JACKKNIFE_GROUPS = 20
 """Groups of images left out in turn; expected calls are a smooth function of means, so twenty suffice."""
@@ -50,19 +50,19 @@ class Prediction:
     token_kl_target_output: Interval
 
 
-def _survival(scores: Scores, verifier: AnyVerifier, length: int) -> np.ndarray:
+def _survival(scores: AnyScores, verifier: AnyVerifier, length: int) -> np.ndarray:
     """A_i/P of rounds from every place, shape (n, T, L)."""
     pieces = [survival_along_paths(tokens, p, q, verifier, length) for tokens, p, q in scores.pieces()]
     return torch.cat(pieces).cpu().numpy()
 
 
-def start_probabilities(scores: Scores, verifier: AnyVerifier, length: int) -> np.ndarray:
+def start_probabilities(scores: AnyScores, verifier: AnyVerifier, length: int) -> np.ndarray:
     """u_t: how likely a round starts behind t tokens, shape (T,)."""
     survival = np.clip(_survival(scores, verifier, length).mean(axis=0), 0.0, 1.0)
     return round_starts(np.minimum.accumulate(survival, axis=-1))
 
 
-def _calls(scores: Scores, verifier: AnyVerifier, length: int, confidence: float) -> Interval:
+def _calls(scores: AnyScores, verifier: AnyVerifier, length: int, confidence: float) -> Interval:
     """Expected calls by renewal; the interval is a jackknife over groups of images."""
     survival = _survival(scores, verifier, length)
 
@@ -77,18 +77,16 @@ def _calls(scores: Scores, verifier: AnyVerifier, length: int, confidence: float
     return mean_interval([np.array(pseudo)], confidence, "normal", least=1.0, name="calls")
 
 
-def _windows(scores: Scores, verifier: AnyVerifier, length: int) -> dict[str, np.ndarray]:
+def _windows(scores: AnyScores, verifier: AnyVerifier, length: int) -> dict[str, np.ndarray]:
     """Terms of one round from every start with at least L tokens left: arrays (n, starts)."""
     total = scores.tokens.shape[1]
-    columns: dict[str, list[np.ndarray]] = {}
-    for start in range(total - length + 1):
-        parts = []
-        for tokens, p, q in scores.pieces(1000):
+    starts: list[list[RoundPaths]] = [[] for _ in range(total - length + 1)]
+    for tokens, p, q in scores.pieces(1000):
+        for start, parts in enumerate(starts):
             rows = slice(start, start + length)
             parts.append(round_along_paths(tokens[:, rows], p[:, rows], q[:, rows], verifier, length))
-        for name, value in _round_terms(parts).items():
-            columns.setdefault(name, []).append(value)
-    return {name: np.stack(value, axis=1) for name, value in columns.items()}
+    columns = [_round_terms(parts) for parts in starts]
+    return {name: np.stack([terms[name] for terms in columns], axis=1) for name in columns[0]}
 
 
 def _round_terms(parts: list[RoundPaths]) -> dict[str, np.ndarray]:
@@ -105,12 +103,12 @@ def _round_terms(parts: list[RoundPaths]) -> dict[str, np.ndarray]:
     }
 
 
-def predict(scores: Scores, verifier: AnyVerifier, length: int, confidence: float = 0.95) -> Prediction:
+def predict(scores: AnyScores, verifier: AnyVerifier, length: int, confidence: float = 0.95) -> Prediction:
     """Prediction of a verifier's cost and error from scored images of the target.
 
     Parameters
     ----------
-    scores : Scores
+    scores : AnyScores
         Of images drawn from the target.
     verifier : AnyVerifier
     length : int
@@ -144,13 +142,13 @@ def predict(scores: Scores, verifier: AnyVerifier, length: int, confidence: floa
     )
 
 
-def predicted_tokens_per_call(scores: Scores, verifier: AnyVerifier, length: int) -> float:
+def predicted_tokens_per_call(scores: AnyScores, verifier: AnyVerifier, length: int) -> float:
     """T over expected calls by renewal along scored images of the target, a point value."""
     return float(scores.tokens.shape[1] / start_probabilities(scores, verifier, length).sum())
 
 
 def match_tokens_per_call(
-    scores: Scores, family: Callable[[float], AnyVerifier], length: int, value: float, *, high: float = 12.0
+    scores: AnyScores, family: Callable[[float], AnyVerifier], length: int, value: float, *, high: float = 12.0
 ) -> AnyVerifier:
     """Verifier of a family (see `theory.schedule_families`) whose predicted tokens per call is `value` within .1 %.
 

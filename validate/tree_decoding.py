@@ -14,297 +14,31 @@ node is a chain.
 
 Source: SpecInfer (arXiv:2305.09781), EAGLE (arXiv:2401.15077), LANTERN (arXiv:2410.03355) for the 25-node tree.
 Oracle: `theory.analyse_tree`; `simulate.decode_tree` for whole sequences.
-
->>> tree = tree_of_paths(LANTERN_TREE)
->>> shape = TreeShape(tree)
->>> shape.nodes - 1, shape.depth, len(shape.expanded)
-(25, 5, 11)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from simulate.draws import categorical
 from theory import AnyVerifier
-from theory.trees import Tree, tree_levels
-from validate.decoder import COMPACT_BELOW, Clock
-from validate.decoding import Decoded, _join, _rows
-from validate.models import Pair, Warp, resolve_device
-from validate.models.forest import Forest, TreeSequences
-from validate.models.interface import START, ImageModel
+from theory.trees import Tree
+from validate.batches import Decoded, Round, decode_in_batches
+from validate.clock import Clock
+from validate.models import Pair, Warp
+from validate.models.forest import Forest
+from validate.models.interface import START
 from validate.noise import Noise, image_noise
+from validate.siblings import draw_children, try_siblings
+from validate.tree_proposers import ProposerOf, independent, tree_sequences
+from validate.tree_shapes import Dynamic, TreeShape, children_of
 
-__all__ = [
-    "LANTERN_TREE",
-    "Dynamic",
-    "IndependentProposer",
-    "Proposer",
-    "TreeDecoder",
-    "TreeShape",
-    "decode_tree",
-    "independent",
-    "tree_of_paths",
-]
-
-LANTERN_TREE: tuple[tuple[int, ...], ...] = (
-    *((i,) for i in range(4)),
-    *((i, j) for i, k in enumerate((3, 2, 2, 1)) for j in range(k)),
-    *((0, i, j) for i, k in enumerate((3, 2, 2)) for j in range(k)),
-    (1, 0, 0),
-    *((0, 0, 0, i) for i in range(3)),
-    *((0, 0, 0, 0, i) for i in range(2)),
-)
-"""The 25 candidates of LANTERN's public code, as paths of sibling numbers."""
-
-
-def tree_of_paths(paths: Sequence[Sequence[int]]) -> Tree:
-    """Nested lists of a tree given by the paths of its nodes.
-
-    Raises
-    ------
-    ValueError
-        A path whose parent or elder sibling is missing.
-
-    Examples
-    --------
-    >>> tree_of_paths([[0], [1], [0, 0]])
-    [[[]], []]
-    """
-    known = {tuple(path) for path in paths}
-
-    def children(path: tuple[int, ...]) -> list[Any]:
-        count = sum(other[:-1] == path for other in known if other)
-        for j in range(count):
-            if (*path, j) not in known:
-                raise ValueError(f"the tree lacks the path {[*path, j]} although it has later siblings")
-        return [children((*path, j)) for j in range(count)]
-
-    for path in known:
-        if not path or (len(path) > 1 and path[:-1] not in known):
-            raise ValueError(f"the tree lacks the parent of the path {list(path)}")
-    return children(())
-
-
-class TreeShape:
-    """A static tree, its nodes numbered level by level from the root, 0.
-
-    Attributes
-    ----------
-    nodes, depth : int
-        Root included; levels below the root.
-    parents : int64 array, shape (nodes,)
-    children : list of lists
-        Numbers of every node's children in draft order.
-    levels : list of (first, end)
-        Node numbers of each depth.
-    """
-
-    def __init__(self, tree: Tree) -> None:
-        levels = tree_levels(tree)
-        self.depth = len(levels) - 1
-        if self.depth == 0:
-            raise ValueError("the tree has no candidates; give the root at least one child, for instance [[]]")
-        ends = np.cumsum([len(level) for level in levels]).tolist()
-        firsts = [0, *ends[:-1]]
-        self.levels = list(zip(firsts, ends, strict=True))
-        self.nodes = ends[-1]
-        above = [0, *firsts[:-1]]
-        self.parents = np.asarray(
-            [-1] + [above[d] + node.parent for d, level in enumerate(levels) if d for node in level], dtype=np.int64
-        )
-        self.children = [np.flatnonzero(self.parents == node).tolist() for node in range(self.nodes)]
-
-    @property
-    def expanded(self) -> list[int]:
-        """Nodes with children."""
-        return [node for node, below in enumerate(self.children) if below]
-
-
-def children_of(parents: Tensor) -> Tensor:
-    """Children of every node in order, −1 behind the last: parents (R, n) → int64 (R, n, most children)."""
-    rows, count = parents.shape
-    node = torch.arange(count, device=parents.device)
-    # How many elder siblings a node has.
-    place = ((parents[:, :, None] == parents[:, None, :]) & (node < node[:, None])).sum(dim=-1)
-    table = parents.new_full((rows, count, int(place.max()) + 1), -1)
-    row, child = torch.nonzero(parents >= 0, as_tuple=True)
-    table[row, parents[row, child], place[row, child]] = child
-    return table
-
-
-@dataclass(frozen=True)
-class Dynamic:
-    """A tree that the proposer chooses anew each round, by EAGLE-2's scores; see `validate.drafters.trees.best_tree`.
-
-    Attributes
-    ----------
-    total, steps, top_k : int
-        Candidates; expansions, so that the tree is at most steps + 1 deep; candidates expanded at once.
-    """
-
-    total: int
-    steps: int
-    top_k: int
-
-    def __post_init__(self) -> None:
-        grown = self.top_k + self.steps * self.top_k**2
-        if self.top_k < 1 or self.steps < 1 or not 1 <= self.total <= grown:
-            raise ValueError(
-                f"a dynamic tree needs top_k >= 1, steps >= 1 and total in 1…top_k + steps·top_k²; "
-                f"got top_k {self.top_k}, steps {self.steps}, total {self.total}"
-            )
-
-    @property
-    def expanded(self) -> TreeShape:
-        """What the proposer reads, as a static shape: top_k nodes on each of `steps` levels."""
-        chain: Any = []
-        for _ in range(self.steps - 1):
-            chain = [chain]
-        return TreeShape([chain] * self.top_k)
-
-
-class Proposer(Protocol):
-    """Draft laws along a tree. B rows; the tree's node v ≥ 1 is node v − 1 of `forest`."""
-
-    forest: Forest
-
-    def root(self, inputs: Tensor, placed: Tensor) -> Tensor | None:
-        """Draft law (B, V) behind the newest input, `inputs[b, placed[b]]`; None if it cannot draft yet."""
-        ...
-
-    def below(self, tokens: Tensor, first: int, placed: Tensor) -> Tensor:
-        """Draft laws (B, n, V) behind nodes first, …, first + n − 1 of the tree, n tokens each row."""
-        ...
-
-    def advance(self, path: Tensor, accepted: Tensor, placed: Tensor, hidden: Tensor) -> None:
-        """What the round kept.
-
-        `path` (B, depth + 1) holds the root, 0, and accepted[b] further nodes; `placed` (B,) is as in the round;
-        `hidden` (halves · B, nodes, D) are the target's hidden states of all nodes.
-        """
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only."""
-        ...
-
-
-class IndependentProposer:
-    """A smaller model of the same tokens drafts."""
-
-    def __init__(self, model: ImageModel, conditions: Any, guidance: float, warp: Warp, shape: TreeShape) -> None:
-        self.sequences = tree_sequences(model, conditions, guidance)
-        self.warp, self.last, self.depth = warp, model.num_tokens - 1, shape.depth
-        parents = torch.from_numpy(np.maximum(shape.parents[1:] - 1, -1)).to(model.device)
-        self.forest = Forest.of(parents)
-
-    def _laws(self, logits: Tensor) -> Tensor:
-        return torch.softmax(self.warp(logits), dim=-1)
-
-    def root(self, inputs: Tensor, placed: Tensor) -> Tensor | None:
-        # The input before the newest is read again: an accepted leaf has not been read at all.
-        back = int(bool((placed > 0).all()))
-        newest = placed.clamp(max=self.last)
-        first = (newest - back).clamp(min=0)
-        step = torch.arange(back + 1, device=placed.device)
-        ids = inputs.gather(1, first[:, None] + step)
-        return self._laws(self.sequences.logits(ids, first)[:, -1])
-
-    def below(self, tokens: Tensor, first: int, placed: Tensor) -> Tensor:
-        return self._laws(self.sequences.tree_logits(tokens, placed + 1, self.forest, first - 1))
-
-    def advance(self, path: Tensor, accepted: Tensor, placed: Tensor, hidden: Tensor) -> None:
-        if self.depth > 1:
-            # The deepest level was drawn but never read.
-            counts = accepted.clamp(max=self.depth - 1)
-            self.sequences.keep_path((path[:, 1:] - 1).clamp(min=0), counts, placed + 1)
-
-    def keep(self, rows: Tensor) -> None:
-        self.sequences.keep(rows)
-
-
-def tree_sequences(model: ImageModel, conditions: Any, guidance: float) -> TreeSequences:
-    """A model's sequences, refused if they cannot read trees."""
-    sequences = model.start(conditions, guidance)
-    if not hasattr(sequences, "tree_logits"):
-        raise TypeError(f"{type(model).__name__} cannot read trees in one pass; decode with chains")
-    return sequences  # type: ignore[return-value]
-
-
-def draw_children(law: Tensor, uniforms: Tensor) -> Tensor:
-    """Children drawn without replacement: laws (..., V), uniforms (..., k) → tokens (..., k), −1 once q ran out."""
-    left, drawn = law.clone(), []
-    for j in range(uniforms.shape[-1]):
-        total = left.sum(dim=-1)
-        token = categorical(torch.where((total > 0)[..., None], left, law), uniforms[..., j])
-        drawn.append(torch.where(total > 0, token, -1))
-        left = left.scatter(-1, token[..., None], 0.0)
-    return torch.stack(drawn, dim=-1)
-
-
-def try_siblings(
-    verifier: Any, p: Tensor, q: Tensor | None, tokens: Tensor, uniforms: Tensor, depth: int
-) -> tuple[Tensor, Tensor]:
-    """Which of a node's children is accepted, and what law stands behind the refused ones.
-
-    Parameters
-    ----------
-    verifier : Verifier
-        Token-wise.
-    p, q : Tensor, shape (B, V)
-        q is None for chosen candidates, each drafted by a point mass.
-    tokens : int64 Tensor, shape (B, k)
-        Drawn from q without replacement, in order; −1 where there is no child.
-    uniforms : float64 Tensor, shape (B, k)
-    depth : int
-        0-based position in the round, for the rule's schedule.
-
-    Returns
-    -------
-    child : int64 Tensor, shape (B,)
-        −1 where all are refused.
-    law : Tensor, shape (B, V)
-        p^(k+1) where all are refused.
-
-    Notes
-    -----
-    Oracle: `theory.trees.sibling_steps`.
-    """
-    child = torch.full(tokens.shape[:1], -1, dtype=torch.int64, device=p.device)
-    law, left = p, torch.zeros_like(p) if q is None else q
-    for j in range(tokens.shape[1]):
-        token = tokens[:, j : j + 1].clamp(min=0)
-        if q is None:
-            left = torch.zeros_like(p).scatter(1, token, 1.0)
-        total = left.sum(dim=-1, keepdim=True)
-        tried = (child < 0) & (tokens[:, j] >= 0) & (total[:, 0] > 0)
-        if not bool(tried.any()):
-            break
-        drafted = torch.where(total > 0, left / torch.where(total > 0, total, 1.0), law)
-        f = verifier.acceptance(law, drafted, depth)
-        taken = tried & (uniforms[:, j] < f.gather(1, token)[:, 0])
-        child = torch.where(taken, j, child)
-        refused = tried & ~taken
-        law = torch.where(refused[:, None], verifier.residual(law, drafted, f), law)
-        left = torch.where(refused[:, None], left.scatter(1, token, 0.0), left)
-    return child, law
-
-
-ProposerOf = Callable[[Pair, tuple[Any, Any], float, Warp, TreeShape], Proposer]
-"""Makes a batch's proposer from pair, (target's, draft's) conditions, guidance, warp and tree."""
-
-
-def independent(pair: Pair, conditions: tuple[Any, Any], guidance: float, warp: Warp, shape: TreeShape) -> Proposer:
-    """The pair's draft in use."""
-    return IndependentProposer(pair.draft, conditions[1], guidance, warp, shape)
+__all__ = ["TreeDecoder", "decode_tree"]
 
 
 class TreeDecoder:
@@ -428,34 +162,15 @@ class TreeDecoder:
         self.clock.lap("accept")
         return torch.where(active, accepted, -1)
 
-    def run(self, verifier: Any, bar: tqdm | None = None) -> tuple[np.ndarray, ...]:
-        """Rounds until every row is at its end: tokens (B, T), accepted (B, R), starts (B, R)."""
-        rows = len(self.placed)
-        tokens = torch.zeros((rows, self.total), dtype=torch.int64, device=self.placed.device)
-        accepted: list[np.ndarray] = []
-        starts: list[np.ndarray] = []
-        finished = 0
-        while len(self.placed) and bool((self.placed < self.total).any()):
-            for out, value in ((starts, self.placed), (accepted, self.round(verifier))):
-                column = np.full(rows, -1, dtype=np.int64)
-                column[self.rows.cpu().numpy()] = value.cpu().numpy()
-                out.append(column)
-            starts[-1][accepted[-1] < 0] = -1
-            running = self.placed < self.total
-            count = int(running.sum())
-            if bar is not None:
-                bar.update(rows - count - finished)
-            finished = rows - count
-            if count < COMPACT_BELOW * len(running):
-                tokens[self.rows] = self.inputs[:, 1:]
-                self.keep(torch.nonzero(running)[:, 0])
-        tokens[self.rows] = self.inputs[:, 1:]
-        empty = np.zeros((rows, 0), dtype=np.int64)
-        columns = (np.stack(a, axis=1) if a else empty for a in (accepted, starts))
-        return (tokens.cpu().numpy(), *columns)
+    def check(self) -> None:
+        """Nothing: every draw refuses a law that nothing could be drawn from."""
+
+    def progress(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens each row has, and is to have, on the host."""
+        placed = self.placed.cpu().numpy()
+        return placed, np.full_like(placed, self.total)
 
 
-@torch.no_grad()
 def decode_tree(
     pair: Pair,
     verifier: AnyVerifier,
@@ -502,39 +217,23 @@ def decode_tree(
     depth, nodes = (shape.steps + 1, shape.total + 1) if isinstance(shape, Dynamic) else (shape.depth, shape.nodes)
     if depth > pair.num_tokens:
         raise ValueError(f"the tree is {depth} deep but an image has {pair.num_tokens} tokens; cut it")
-    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
-        raise ValueError(f"batch must be a whole number >= 1, got {batch!r}")
-    place = resolve_device(device)
-    pair = pair.to(place)
-    scale = pair.guidance if guidance is None else float(guidance)
-    if not np.isfinite(scale):
-        raise ValueError(f"guidance must be finite, got {guidance!r}")
-    warp = pair.warp if warp is None else warp
-    conditions = pair.encode_conditions(images)
-    count = len(conditions[0])
-    outs: list[tuple[np.ndarray, ...]] = []
-    clock = Clock(place)
-    began = clock.now()
-    with tqdm(total=count, unit="image", desc="decoding", disable=not progress, leave=False) as bar:
-        for first in range(0, count, batch):
-            numbers = range(first, min(first + batch, count))
-            # A place is the root of at most one tree, so noise belongs to (place of the root, node).
-            noise = image_noise(seed, numbers, pair.num_tokens, nodes, place)
-            decoder = TreeDecoder(pair, _rows(conditions, numbers), noise, scale, warp, shape, proposer)
-            decoder.clock = clock
-            outs.append(decoder.run(verifier, bar))
-    clock.seconds["total"] = clock.now() - began
-    tokens, accepted, starts = zip(*outs, strict=True)
-    rounds = _join(list(accepted))
-    return Decoded(
-        tokens=np.concatenate(tokens),
-        classes=pair.classes(conditions[0]),
-        accepted=rounds,
-        calls=(rounds >= 0).sum(axis=1),
-        starts=_join(list(starts)),
-        seconds=clock.seconds,
-        steps=clock.steps,
-        guidance=scale,
+
+    def begin(
+        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
+    ) -> tuple[TreeDecoder, Round]:
+        # A place is the root of at most one tree, so noise belongs to (place of the root, node).
+        noise = image_noise(seed, numbers, pair.num_tokens, nodes, pair.device)
+        decoder = TreeDecoder(pair, conditions, noise, guidance, warp, shape, proposer)
+        return decoder, partial(decoder.round, verifier)
+
+    return decode_in_batches(
+        pair,
+        images,
+        begin,
+        drafted=nodes - 1,
+        device=device,
+        guidance=guidance,
         warp=warp,
-        conditions=images,
+        batch=batch,
+        progress=progress,
     )

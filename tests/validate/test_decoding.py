@@ -15,7 +15,7 @@ import theory
 import validate.decoding as decoding
 from simulate.draws import categorical
 from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, counts, table, tiny_pair
-from validate import decoder
+from validate import batches
 from validate.acceptance import verify_block
 from validate.decoder import Decoder
 from validate.decoding import decode, decode_one_round
@@ -187,7 +187,7 @@ def test_dropping_finished_rows_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     """Both halves of the guidance cache must follow the rows that stay."""
     out = []
     for share in (0.0, 1.0):
-        monkeypatch.setattr(decoder, "COMPACT_BELOW", share)
+        monkeypatch.setattr(batches, "COMPACT_BELOW", share)
         out.append(decode(tiny_pair(), theory.cool_sd(LENGTH, 1.6), LENGTH, 300, device="cpu", guidance=3.0))
     np.testing.assert_array_equal(out[0].tokens, out[1].tokens)
     np.testing.assert_array_equal(out[0].calls, out[1].calls)

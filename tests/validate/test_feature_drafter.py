@@ -19,7 +19,7 @@ from validate.models import guided_logits
 from validate.models.forest import Forest, node_view
 from validate.models.llamagen import load_transformer
 from validate.models.weights import WeightsError
-from validate.tree_decoding import LANTERN_TREE, TreeShape, tree_of_paths
+from validate.tree_shapes import LANTERN_TREE, TreeShape, tree_of_paths
 
 SCALE = 3.0
 GUIDED = ATOL * (1 + 2 * SCALE)

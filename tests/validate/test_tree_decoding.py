@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,13 @@ from torch import Tensor
 import theory
 import validate.tree_decoding as trees
 from simulate.decoded import DecodedRound
+from simulate.draws import categorical
 from simulate.testing import Emitted, RoundDecoder, assert_law, check_law
 from tests.validate.chain_models import chain_pair
 from tests.validate.golden import arrays, weights
 from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, counts, network, table, tiny_pair
+from validate import siblings
+from validate.batches import run_rounds
 from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
 from validate.drafters.trees import feature_proposer
 from validate.models import Warp
@@ -28,15 +31,9 @@ from validate.models.forest import Forest
 from validate.models.interface import START
 from validate.models.llamagen import Captions, load_transformer
 from validate.noise import image_noise
-from validate.tree_decoding import (
-    LANTERN_TREE,
-    Dynamic,
-    TreeDecoder,
-    TreeShape,
-    decode_tree,
-    draw_children,
-    tree_of_paths,
-)
+from validate.siblings import draw_children, try_siblings
+from validate.tree_decoding import TreeDecoder, decode_tree
+from validate.tree_shapes import LANTERN_TREE, Dynamic, TreeShape, tree_of_paths
 
 AGREEMENT = 2e-5
 SAMPLES = 12_000
@@ -203,15 +200,8 @@ def test_lossless_images_follow_the_target(name: str, tree: Any, guidance: float
     assert (np.where(out.accepted >= 0, out.accepted + 1, 0).sum(1) >= TOKENS).all()
 
 
-@dataclass(frozen=True)
-class Never:
-    """Accepts nothing: with the optimal residual, plain sampling from the target."""
-
-    def acceptance(self, p: Any, q: Any, position: Any) -> Any:
-        return 0 * p
-
-    def residual(self, p: Any, q: Any, f: Any) -> Any:
-        return p
+NEVER = theory.Verifier(theory.FixedAcceptance(0.0))
+"""Accepts nothing and draws from Norm[p − 0]_+, the target: plain sampling."""
 
 
 @torch.no_grad()
@@ -221,7 +211,7 @@ def one_round(verifier: Any, tree: Any, guidance: float, warp: Warp | None = Non
     noise = image_noise(3, range(SAMPLES), TOKENS, shape.nodes, pair.device)
     decoder = TreeDecoder(pair, given, noise, guidance, warp or Warp(), shape)
     accepted = decoder.round(verifier).numpy()
-    return DecodedRound(decoder.run(Never())[0], accepted)
+    return DecodedRound(run_rounds(decoder, partial(decoder.round, NEVER), TOKENS)[0], accepted)
 
 
 SCHEDULE = theory.cool_sd(3, 2.0)
@@ -247,6 +237,29 @@ def test_one_tree_follows_its_exact_law(tree: Any, verifier: theory.Verifier) ->
     if verifier is SCHEDULE:
         shallow = theory.analyse_tree(*chains(1.5), theory.Verifier(theory.Relaxed(2.0)), tree)
         assert fits(out.tokens, shallow.law) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("fault", [False, True])
+@pytest.mark.parametrize("branch", ["dynamic", "llamagen_static", "lumina_static", "lumina_dynamic"])
+def test_the_next_sibling_meets_the_residual_of_the_rejected_token(
+    branch: str, fault: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LANTERN's residuals depend on the rejected token x: the next sibling meets G_x, not their mixture (control)."""
+    p, q = [0.08, 0.49, 0.34, 0.08, 0.01], [0.09, 0.04, 0.32, 0.29, 0.26]
+    near = theory.nearest_neighbours([[0.0], [1.0], [3.0], [3.5], [7.0]], 4)
+    verifier = theory.lantern_verifier(near, 1, delta=0.2, branch=branch)
+    if fault:
+        monkeypatch.setattr(siblings, "residual_after", lambda verifier, p, q, f, *_: verifier.residual(p, q, f))
+    generator, count = torch.Generator().manual_seed(8), 200_000
+    u = torch.rand((count, 7), dtype=torch.float64, generator=generator)
+    laws = [torch.tensor(law, dtype=torch.float64).expand(count, -1) for law in (p, q)]
+    tokens = draw_children(laws[1], u[:, :3])
+    child, left = try_siblings(verifier, *laws, tokens, u[:, 3:6], 0)
+    first = torch.where(child < 0, categorical(left, u[:, 6]), tokens.gather(1, child.clamp(min=0)[:, None])[:, 0])
+    tree = theory.analyse_tree(theory.IIDChain(p), theory.IIDChain(q), verifier, [[], [], []], "without_replacement")
+    law = np.asarray(tree.law).reshape(5, -1).sum(axis=1)
+    pvalue = chisquare(np.bincount(first, minlength=5), count * law).pvalue
+    assert pvalue < FALSE_ALARM if fault else pvalue > FALSE_ALARM
 
 
 def test_the_schedule_relaxes_by_depth_in_whole_images() -> None:

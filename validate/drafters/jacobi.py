@@ -26,22 +26,22 @@ A place stays within reach of the window for at most W+1 iterations, since each 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
-from tqdm import tqdm
 
 import theory
 from simulate.draws import categorical
 from theory import AnyVerifier
 from validate.acceptance import verify_block
-from validate.decoder import COMPACT_BELOW, Clock, Writer
-from validate.decoding import Decoded
-from validate.memory import naming_the_batch_that_fits
-from validate.models import Pair, Warp, resolve_device
+from validate.batches import Decoded, Round, decode_in_batches
+from validate.clock import Clock
+from validate.decoder import Writer
+from validate.models import Pair, Warp
 from validate.models.interface import START
 from validate.noise import Noise, image_noise
 
@@ -241,25 +241,13 @@ class JacobiDecoder:
             token[:, :-1] = torch.where(self.noise.keep[column, at, attempt][:, :-1] < f, drafted, rest)
         return token
 
-    def run(self, verifier: AnyVerifier, bar: tqdm[Any] | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Iterations until every image is whole: tokens (B, T), accepted (B, R), starts (B, R)."""
-        rows, total = len(self.placed), self.pair.num_tokens
-        tokens = torch.zeros((rows, total), dtype=torch.int64, device=self.placed.device)
-        columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-        while len(self.placed) and bool((self.left > 0).any()):
-            before = self.placed
-            accepted = self.iterate(verifier)
-            for out, value in zip(columns, (accepted, torch.where(accepted >= 0, before, -1)), strict=True):
-                out.append(np.full(rows, -1, dtype=np.int64))
-                out[-1][self.rows.cpu().numpy()] = value.cpu().numpy()
-            running = self.left > 0
-            if bar is not None:
-                bar.update(int((~running & (accepted >= 0)).sum()))
-            if int(running.sum()) < COMPACT_BELOW * len(running):
-                tokens[self.rows] = self.inputs[:, 1 : total + 1]
-                self.keep(torch.nonzero(running)[:, 0])
-        tokens[self.rows] = self.inputs[:, 1 : total + 1]
-        return (tokens.cpu().numpy(), *(np.stack(c, axis=1) for c in columns))  # type: ignore[return-value]
+    def progress(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens each row has, and is to have, on the host."""
+        placed = self.placed.cpu().numpy()
+        return placed, np.full_like(placed, self.pair.num_tokens)
+
+    def check(self) -> None:
+        """Nothing: every draw refuses a law that nothing could be drawn from."""
 
 
 def _check(pair: Pair, verifier: AnyVerifier, window: Any, coupling: Any, fresh: Any, batch: Any) -> None:
@@ -278,7 +266,6 @@ def _check(pair: Pair, verifier: AnyVerifier, window: Any, coupling: Any, fresh:
         raise ValueError(f"{verifier!r} does not verify token by token; Jacobi decoding needs a token-wise verifier")
 
 
-@torch.no_grad()
 def decode_jacobi(
     pair: Pair,
     verifier: AnyVerifier,
@@ -331,47 +318,21 @@ def decode_jacobi(
     `simulate.decode_jacobi` on the same laws (relaxed, and calls).
     """
     _check(pair, verifier, window, coupling, fresh, batch)
-    place = resolve_device(device)
-    pair = pair.to(place)
-    scale = pair.guidance if guidance is None else float(guidance)
-    if not np.isfinite(scale):
-        raise ValueError(f"guidance must be finite, got {guidance!r}")
-    warp = pair.warp if warp is None else warp
-    conditions = pair.encode_conditions(images)[0]
-    count = len(conditions)
-    parts: list[tuple[np.ndarray, ...]] = []
-    clock = Clock(place, {"draft": 0.0, "verify": 0.0, "accept": 0.0}, {"draft": 0, "verify": 0, "accept": 0})
-    began = clock.now()
-    with (
-        tqdm(total=count, unit="image", desc="Jacobi decoding", disable=not progress, leave=False) as bar,
-        naming_the_batch_that_fits(pair, scale, min(batch, count), window, place),
-    ):
-        for first in range(0, count, batch):
-            numbers = range(first, min(first + batch, count))
-            some = conditions[slice(numbers.start, numbers.stop)]
-            decoder = JacobiDecoder(pair, some, numbers, seed, window, coupling, fresh, scale, warp)
-            decoder.clock = clock
-            parts.append(decoder.run(verifier, bar))
-    clock.seconds["total"] = clock.now() - began
-    width = max(part[1].shape[1] for part in parts)
-    tokens, accepted, starts = (
-        np.concatenate([part[0] for part in parts]),
-        *(
-            np.concatenate(
-                [np.pad(part[k], ((0, 0), (0, width - part[k].shape[1])), constant_values=-1) for part in parts]
-            )
-            for k in (1, 2)
-        ),
-    )
-    return Decoded(
-        tokens=tokens,
-        classes=pair.classes(conditions),
-        accepted=accepted,
-        calls=(accepted >= 0).sum(axis=1),
-        starts=starts,
-        seconds=clock.seconds,
-        steps=clock.steps,
-        guidance=scale,
+
+    def begin(
+        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
+    ) -> tuple[JacobiDecoder, Round]:
+        decoder = JacobiDecoder(pair, conditions[0], numbers, seed, window, coupling, fresh, guidance, warp)
+        return decoder, partial(decoder.iterate, verifier)
+
+    return decode_in_batches(
+        pair,
+        images,
+        begin,
+        drafted=window,
+        device=device,
+        guidance=guidance,
         warp=warp,
-        conditions=images,
+        batch=batch,
+        progress=progress,
     )

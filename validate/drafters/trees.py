@@ -26,13 +26,14 @@ from validate.drafters.feature import DrafterState, FeatureDrafter, check_target
 from validate.models import Pair, Warp, guided_logits
 from validate.models.forest import Forest, node_view
 from validate.models.llamagen.transformer import LlamaGen
-from validate.tree_decoding import Dynamic, Proposer, ProposerOf, TreeShape
+from validate.tree_proposers import Proposer, ProposerOf
+from validate.tree_shapes import Dynamic, TreeShape
 
 __all__ = ["DynamicTree", "FeatureProposer", "best_tree", "feature_proposer"]
 
 
 class FeatureProposer:
-    """A feature drafter along a static tree; see `validate.tree_decoding.Proposer`.
+    """A feature drafter along a static tree; see `validate.tree_proposers.Proposer`.
 
     Parameters
     ----------

@@ -15,6 +15,7 @@ import validate
 from tests.validate.networks import TOKENS, VOCABULARY, counts, table, tiny_pair
 from tests.validate.test_decoding import FALSE_ALARM, SAMPLES, fits
 from theory.sequences import target_law
+from validate import batches
 from validate.drafters import jacobi
 from validate.drafters.jacobi import JacobiDecoder, decode_jacobi
 from validate.models import Warp
@@ -131,7 +132,7 @@ def test_seeds_and_batches(coupling: Any, monkeypatch: pytest.MonkeyPatch) -> No
     pair, classes = tiny_pair(), [0, 1, 1, 0, 1, 0, 0]
     whole = decode_jacobi(pair, LOSSLESS, 3, classes, coupling, device="cpu", seed=4)
     cut = decode_jacobi(pair, LOSSLESS, 3, classes, coupling, device="cpu", seed=4, batch=3)
-    monkeypatch.setattr(jacobi, "COMPACT_BELOW", 0.0)
+    monkeypatch.setattr(batches, "COMPACT_BELOW", 0.0)
     loose = decode_jacobi(pair, LOSSLESS, 3, classes, coupling, device="cpu", seed=4)
     for other in (cut, loose):
         assert np.array_equal(whole.tokens, other.tokens)
