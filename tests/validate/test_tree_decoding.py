@@ -16,7 +16,7 @@ from torch import Tensor
 
 import theory
 import validate.tree_decoding as trees
-from simulate.decoding import DecodedRound
+from simulate.decoded import DecodedRound
 from simulate.draws import categorical
 from simulate.testing import Emitted, RoundDecoder, assert_law, check_law
 from tests.validate.chain_models import chain_pair
