@@ -74,6 +74,11 @@ class Forest:
         """n."""
         return self.parents.shape[1]
 
+    def check_range(self, first: int, count: int) -> None:
+        """Refuse nodes first, …, first + count − 1 that are not all there."""
+        if first < 0 or first + count > self.size:
+            raise ValueError(f"nodes {first}…{first + count - 1} are not all in a forest of {self.size} nodes")
+
     def repeat(self, times: int) -> Forest:
         """For a batch that holds its rows several times over."""
         if times == 1 or len(self.parents) == 1:
@@ -175,8 +180,7 @@ class TreeSequences(GuidedSequences):
         Oracle: `logits` over each path by itself; they agree to 2e-5 in float32.
         """
         count = inputs.shape[1]
-        if first < 0 or first + count > forest.size:
-            raise ValueError(f"nodes {first}…{first + count - 1} are not all in a forest of {forest.size} nodes")
+        forest.check_range(first, count)
         keys, values = self._reserve(forest.size)
         both, long = inputs.repeat(self.halves, 1), lengths.repeat(self.halves)
         shape = forest.repeat(self.halves)

@@ -25,6 +25,7 @@ from validate.models.huggingface.loading import load
 from validate.models.huggingface.pairs import check_pair
 from validate.models.huggingface.prompts import Prompts
 from validate.models.huggingface.sequences import RowSequences
+from validate.models.huggingface.trees import TreeRowSequences
 
 __all__ = [
     "CausalImageModel",
@@ -36,6 +37,7 @@ __all__ = [
     "RowCache",
     "RowSequences",
     "TransformerImageModel",
+    "TreeRowSequences",
     "check_pair",
     "load",
 ]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from validate.models.huggingface.cache import RowCache
 from validate.models.huggingface.prompts import Prompts, check_ids
 from validate.models.huggingface.sequences import RowSequences
+from validate.models.huggingface.trees import TreeRowSequences
 from validate.models.interface import PixelDecoder
 
 __all__ = ["TransformerImageModel"]
@@ -50,6 +51,8 @@ class TransformerImageModel(ABC):
 
     unconditional = False
     default_guidance = 1.0
+    sequences: type[RowSequences] = TreeRowSequences
+    """What `start` answers; a network that masks attention by its own count of keys cannot read trees."""
 
     def __init__(
         self,
@@ -189,7 +192,7 @@ class TransformerImageModel(ABC):
         prompts = self.encode_conditions(conditions)
         if guidance != 1.0 and prompts.nulls is None:
             raise ValueError(f"guidance {guidance} needs a null prompt; give null=… when making the model, or use 1")
-        return RowSequences(self, prompts, float(guidance))
+        return self.sequences(self, prompts, float(guidance))
 
     def _check_attention(self) -> None:
         config = self.text_config
