@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.validate.golden import CASES, FULL_SIZE, PIXELS, arrays, close, fill_by_recipe, weights
-from validate.models import Warp, guided_logits
+from tests.validate.golden import CASES, FULL_SIZE, PIXELS, arrays, close, weights
+from validate.device_check.recipe import differences_of_tokenizer, differences_of_transformer
+from validate.models import Warp
 from validate.models.interface import START
 from validate.models.llamagen import (
     Captions,
-    Configuration,
     LlamaGen,
-    LlamaGenTokenizer,
     eight_bit,
     load_tokenizer,
     load_transformer,
@@ -24,6 +23,9 @@ from validate.models.llamagen import (
 HEADS = {"c2i_a": 4, "c2i_flat": 4, "t2i_a": 3, "t2i_hf": 3}
 SIDES = {"c2i_a": 4, "c2i_flat": 6, "t2i_a": 4, "t2i_hf": 6}
 SLOTS = {"t2i_a": 120, "t2i_hf": 8}
+
+
+CPU = torch.device("cpu")
 
 
 def golden_model(name: str) -> LlamaGen:
@@ -147,33 +149,14 @@ def test_golden_pixels(name: str) -> None:
 
 
 def test_full_size_tokenizer() -> None:
-    data = arrays("recipe_vq16")
-    with torch.device("meta"):
-        tokenizer = LlamaGenTokenizer(
-            vocab_size=16384,
-            code_width=8,
-            inside=256,
-            levels=[512, 256, 256, 128, 128],
-            blocks=3,
-            grid=(3, 3),
-        )
-    close(fill_by_recipe(tokenizer)(tokenizer.codes(data["tokens"])), data["pixels"], atol=FULL_SIZE, rtol=1e-4)
+    assert differences_of_tokenizer(arrays("recipe_vq16"), CPU)["pixels"] <= FULL_SIZE
 
 
 def test_full_size_transformer() -> None:
     data, case = arrays("recipe_c2i_B_384"), CASES["recipe_c2i_B_384"]
-    shape = Configuration(
-        vocab_size=16384, layers=12, heads=12, width=768, hidden=2048, side=24, num_classes=case["null_class"]
-    )
-    with torch.device("meta"):
-        model = LlamaGen(shape)
-    fill_by_recipe(model)
-    tokens = torch.cat([data["tokens"], data["tokens"][:, :1]], dim=1)
-    both = model.start(torch.tensor([case["class_id"]]), case["cfg_scale"])
-    logits, _ = both.extend(inputs_of(tokens).repeat(2, 1), torch.zeros(2, dtype=torch.int64))
-    for row, key in enumerate(("cond", "null")):
-        close(logits[row, :, :48], data[f"logits_{key}_head"], atol=FULL_SIZE, rtol=1e-4)
-        close(logits[row].double().logsumexp(-1), data[f"logits_{key}_lse"], atol=FULL_SIZE, rtol=1e-4)
-    best = guided_logits(logits[0], logits[1], case["cfg_scale"]).topk(10)
-    close(best.values, data["cfg_top10"], atol=FULL_SIZE * (1 + 2 * case["cfg_scale"]), rtol=1e-4)
-    assert torch.equal(best.indices, data["cfg_top10_ids"])
+    found = differences_of_transformer(data, case, CPU)
+    assert found.pop("ids") == 0
+    assert max(found.values()) <= FULL_SIZE
+    # Another class, and the numbers are far off.
+    wrong = differences_of_transformer(data, {**case, "class_id": case["class_id"] + 1}, CPU)
+    assert min(wrong["head"], wrong["ids"]) > FULL_SIZE
