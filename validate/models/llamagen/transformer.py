@@ -16,6 +16,7 @@ cache, is the oracle of `extend`.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -182,6 +183,16 @@ class LlamaGen(nn.Module):
             x = block(x, rope, mask, (keys[index], values[index], slots))
         hidden: Tensor = self.norm(x)
         return hidden
+
+    def compiled(self, backend: str = "inductor") -> LlamaGen:
+        """The same weights with passes behind a cache fused by `torch.compile`, one compilation for each block size.
+
+        Where the network is: compile after moving it. Passes have the same shapes at every context, so that nothing is
+        compiled again along an image; the first pass of each size takes a minute or so.
+        """
+        twin = copy.copy(self)
+        twin.__dict__["attend"] = torch.compile(self.attend, backend=backend, dynamic=False)
+        return twin
 
     @torch.no_grad()
     def start(self, conditions: Any, guidance: float = 1.0) -> LlamaGenSequences:
