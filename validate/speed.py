@@ -148,7 +148,7 @@ def speed_report(
 
     Notes
     -----
-    Source: THEORY 8; Leviathan et al. 2211.17192, Theorem 3.8, with verification cost v instead of one.
+    Source: Leviathan et al. 2211.17192, Theorem 3.8, with verification cost v instead of one.
     """
     pair = pair.to(resolve_device(device))
     costs = step_costs(pair, length, images, verifier=verifier, guidance=guidance, warp=warp, timer=timer)
