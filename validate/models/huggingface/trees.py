@@ -12,20 +12,18 @@ Oracle: `logits` over each path by itself (tests/validate/huggingface).
 
 from __future__ import annotations
 
-from typing import Literal, overload
-
 import torch
 from torch import Tensor
 
-from validate.models.forest import Forest
+from validate.models.forest import Forest, ForestSequences
 from validate.models.huggingface.cache import added_to_scores
 from validate.models.huggingface.sequences import RowSequences
 
 __all__ = ["TreeRowSequences"]
 
 
-class TreeRowSequences(RowSequences):
-    """`RowSequences` that read forests; see `validate.models.forest.TreeSequences` for what the calls take."""
+class TreeRowSequences(RowSequences, ForestSequences):
+    """`RowSequences` that read forests."""
 
     @property
     def _ends_rows(self) -> bool:
@@ -39,41 +37,25 @@ class TreeRowSequences(RowSequences):
         """Whether an end-of-row id follows the input."""
         return (index > 0) & (index % self._row_length == 0)
 
-    @overload
-    def tree_logits(
-        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: Literal[False] = False
-    ) -> Tensor: ...
-
-    @overload
-    def tree_logits(
-        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
-
-    @torch.no_grad()
-    def tree_logits(
-        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Guided logits after nodes first, first + 1, … of the forest, in one pass."""
+    def read_nodes(self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int) -> tuple[Tensor, Tensor]:
         count = inputs.shape[1]
-        forest.check_range(first, count)
         self._cache.reserve(forest.size, 2 if self._ends_rows else 1)
-        both, long, shape = inputs.repeat(self.halves, 1), lengths.repeat(self.halves), forest.repeat(self.halves)
-        depths = shape.depths.expand(len(both), -1)
+        depths = forest.depths.expand(len(inputs), -1)
         # Nodes behind the image's end stand at its end; their logits have no meaning.
-        index = (long[:, None] + depths).clamp(max=self.model.num_tokens - 1)
+        index = (lengths[:, None] + depths).clamp(max=self.model.num_tokens - 1)
         some = slice(first, first + count)
-        embedded = self.model.embed_tokens(both.clamp(min=0))
+        embedded = self.model.embed_tokens(inputs.clamp(min=0))
         embedded = torch.where((index[:, some] == 0)[:, :, None], self.model.embed_ids(self._start), embedded)
-        slots = (self._cache.capacity + torch.arange(first, first + count, device=both.device)).expand(len(both), -1)
+        slots = (self._cache.capacity + first + torch.arange(count, device=inputs.device)).expand(len(inputs), -1)
         positions = self._slot(index[:, some])
-        above = shape.ancestors[:, some].expand(len(both), -1, -1)
-        visible = self._visible(long, above, above & self._ending(index)[:, None])
+        above = forest.ancestors[:, some].expand(len(inputs), -1, -1)
+        visible = self._visible(lengths, above, above & self._ending(index)[:, None])
         if self.model.end_of_row is not None:
-            end = self.model.embed_ids(torch.full((1, 1), self.model.end_of_row, device=both.device))
+            end = self.model.embed_ids(torch.full((1, 1), self.model.end_of_row, device=inputs.device))
             embedded = torch.cat([embedded, end.expand_as(embedded)], dim=1)
             slots = torch.cat([slots, slots + self._cache.nodes], dim=1)
             positions = torch.cat([positions, positions + 1], dim=1)
-            own = torch.arange(count, device=both.device)
+            own = torch.arange(count, device=inputs.device)
             after = visible.clone()
             after[:, own, slots[0, count:]] = True
             # A node does not see the end of the row that it ends itself.
@@ -84,8 +66,7 @@ class TreeRowSequences(RowSequences):
         states = self.model.run(embedded, added_to_scores(visible, embedded.dtype), positions, self._cache)
         if self._ends_rows:
             states = torch.where(self._ending(index[:, some])[:, :, None], states[:, count:], states[:, :count])
-        guided = self.guide(self.model.head(states).float(), index[: self.rows, some])
-        return (guided, states) if hidden else guided
+        return self.model.head(states), states
 
     def _visible(self, lengths: Tensor, above: Tensor, ends: Tensor) -> Tensor:
         """What nodes see, bool (halves · B, count, K + scratch): cached inputs, nodes above, their ends of rows."""
@@ -105,7 +86,6 @@ class TreeRowSequences(RowSequences):
 
     @torch.no_grad()
     def keep_path(self, nodes: Tensor, counts: Tensor, lengths: Tensor) -> None:
-        """Make nodes cached inputs: nodes[b, i] that of index lengths[b] + i, for i < counts[b]."""
         cache = self._cache
         step = torch.arange(nodes.shape[1], device=nodes.device)
         taken = step < counts[:, None]
