@@ -270,5 +270,6 @@ register(
             "validate/quality.py",
         ),
         order=60,
+        group="real images",
     )
 )

@@ -168,5 +168,6 @@ register(
             "validate/quality.py",
         ),
         order=70,
+        group="real images",
     )
 )
