@@ -138,8 +138,8 @@ def one_for_one(rows: Rows) -> str:
     """The one-position line, if its verdict is that it holds."""
     (line,) = tables.select(rows, name="Yin et al., one line", verdict="holds")
     return (
-        f"No rule escapes the trade ({line['claim']}): whatever a rule accepts beyond lossless it pays for one for one in "
-        "bias. Rules differ in KL, and in what happens over several positions."
+        f"No rule escapes the trade ({line['claim']}): whatever a rule accepts beyond lossless it pays for one for one "
+        "in bias. Rules differ in KL, and in what happens over several positions."
     )
 
 
@@ -160,8 +160,8 @@ def annealing_in_short(long: Rows, truth: Rows) -> str:
         if names:
             parts.append(f"{word} for {', '.join(names)}")
     return (
-        "In short: relaxing the first tokens of a block more than the later ones, at equal speed and on average over the "
-        f"chains tried, is better than relaxing all alike: {'; '.join(parts)}."
+        "In short: relaxing the first tokens of a block more than the later ones, at equal speed and on average over "
+        f"the chains tried, is better than relaxing all alike: {'; '.join(parts)}."
     )
 
 
@@ -188,8 +188,8 @@ def annealing_over_many_rounds(rows: Rows) -> str:
     bias, kl = (by_size(rows, schedule=FLOORED, quantity=q) for q in ("step_bias", "kl_output_target"))
     where = ", ".join(f"{ratio:.2f} at t = {size:g}" for size, ratio in kl.items())
     return (
-        f"Over sequences of {rows[0]['tokens']} tokens its predictive TV is {verdict(bias.values())} ({spread(bias.values())} "
-        f"times uniform's over all sizes), its KL {verdict(kl.values())} ({where})."
+        f"Over sequences of {rows[0]['tokens']} tokens its predictive TV is {verdict(bias.values())} "
+        f"({spread(bias.values())} times uniform's over all sizes), its KL {verdict(kl.values())} ({where})."
     )
 
 
@@ -210,8 +210,8 @@ def annealing_on_images(rows: Rows) -> str:
 def stay_lossless() -> str:
     """What needs no numbers."""
     return (
-        "If the images must follow the target's law: do not relax. Lossless block verification (theory.block) keeps the "
-        "law and never accepts less than the token-wise check."
+        "If the images must follow the target's law: do not relax. Lossless block verification (theory.block) keeps "
+        "the law and never accepts less than the token-wise check."
     )
 
 
@@ -223,12 +223,12 @@ def relax_blocks(rows: Rows) -> str:
     (one, of, _), (many, of_many, _) = (beaten(rows, part, "kl_output_target") for part in SETTINGS)
     tv, of_tv, _ = beaten(rows, "per token", "tv")
     shares = {key[2]: mean for key, mean in means(rows, "per token", "kl_output_target").items() if key[0] == CAPPED}
+    listed = ", ".join(f"{mean:.2f} (t = {size:g})" for size, mean in shares.items())
     return (
-        "If you can check a block as a whole: relaxed block verification (theory.capped_block, theory.lifted_block). At "
-        f"equal tokens per call the best such rule has less KL than every published rule in {one} of {of} comparisons of "
-        f"one round and {many} of {of_many} over sequences; by the exact TV of a sequence it wins {tv} of {of_tv}. Capped "
-        f"uniform alone has {', '.join(f'{mean:.2f} (t = {size:g})' for size, mean in shares.items())} of uniform "
-        "relaxation's KL."
+        "If you can check a block as a whole: relaxed block verification (theory.capped_block, theory.lifted_block). "
+        f"At equal tokens per call the best such rule has less KL than every published rule in {one} of {of} "
+        f"comparisons of one round and {many} of {of_many} over sequences; by the exact TV of a sequence it wins {tv} "
+        f"of {of_tv}. Capped uniform alone has {listed} of uniform relaxation's KL."
     )
 
 
@@ -263,8 +263,9 @@ def floor_it(floor: Rows, long: Rows) -> str:
     worst = max(by_size(long, schedule=BARE, quantity="kl_output_target").values())
     return (
         f"Whatever the schedule, floor it at lossless, ω = max(1, ω): at COOL-SD's δ = {REPORTED[0]:g} that accepts "
-        f"{100 * (min(gains) - 1):.0f} to {100 * (max(gains) - 1):.0f} % more drafted tokens and leaves the law alone (largest "
-        f"change {change:.0e}). At equal speed, annealing without the floor has up to {worst:.1f} times uniform's KL."
+        f"{100 * (min(gains) - 1):.0f} to {100 * (max(gains) - 1):.0f} % more drafted tokens and leaves the law alone "
+        f"(largest change {change:.0e}). At equal speed, annealing without the floor has up to {worst:.1f} "
+        "times uniform's KL."
     )
 
 

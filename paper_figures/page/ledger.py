@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-from paper_figures.claims_ledger import LOOKS, symbols
 from paper_figures.registry import Row, Rows
 
 COLUMNS = {
@@ -18,10 +17,13 @@ COLUMNS = {
 
 
 def _cell(row: Row, key: str) -> str:
+    from paper_figures.claims_ledger import LOOKS, symbols  # not at the top: the page outlives a figure that is broken
+
     if key == "verdict":
         rank = list(LOOKS).index(row["verdict"]) if row["verdict"] in LOOKS else len(LOOKS)
         sign = LOOKS[row["verdict"]][2] if row["verdict"] in LOOKS else "?"
-        return f'data-key="{rank}"><span class="verdict v{rank}"><b aria-hidden="true">{sign}</b> {escape(row["verdict"])}</span>'
+        words = f'<b aria-hidden="true">{sign}</b> {escape(row["verdict"])}'
+        return f'data-key="{rank}"><span class="verdict v{rank}">{words}</span>'
     if key == "claim":
         return f"><strong>{escape(row['name'])}</strong><br>{escape(row['claim'])}"
     if key == "source":

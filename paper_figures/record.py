@@ -1,0 +1,97 @@
+"""Tables whose numbers the README quotes: kept in the repository, renewed by `python -m paper_figures --record`.
+
+    paper_figures/recorded/NAME.csv      the figure's table, byte for byte
+    paper_figures/recorded/seconds.csv   how long each figure took, full and small
+    README.md                            its answers, between two marks, rewritten from these tables
+
+Figures are made first, as far as they are not up to date, so that what is recorded is what this code computes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from paper_figures import tables
+from paper_figures.page import answers
+from paper_figures.registry import Rows, figures
+from paper_figures.store import Store
+from simulate.files import write_atomically
+
+FOLDER = Path(__file__).parent / "recorded"
+README = Path(__file__).parents[1] / "README.md"
+BEGIN = "<!-- answers: written by python -m paper_figures --record -->\n"
+END = "<!-- end of answers -->\n"
+_BLOCK = re.compile(f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", re.DOTALL)
+
+
+def recorded(name: str) -> Rows:
+    """Rows of a recorded table.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none of that name.
+    """
+    return tables.loads((FOLDER / f"{name}.csv").read_text(encoding="utf-8"))
+
+
+def block() -> str:
+    """The README's answers, from the recorded tables."""
+    return "\n" + answers.markdown({name: recorded(name) for name in answers.NEEDED}) + "\n"
+
+
+def block_of(text: str) -> str:
+    """The answers as they stand in a README.
+
+    Raises
+    ------
+    ValueError
+        If the two marks are not there.
+    """
+    found = _BLOCK.search(text)
+    if found is None:
+        raise ValueError(
+            f"the README has no answers between {BEGIN.strip()!r} and {END.strip()!r}; put both lines back"
+        )
+    return found[0]
+
+
+def seconds(full: Store, quick: Store) -> Rows:
+    """Seconds of every figure that is made in both folders."""
+    states = full.state(), quick.state()
+    names = [figure.name for figure in figures() if all(figure.name in state for state in states)]
+    return [
+        {"figure": name, "seconds": float(states[0][name]["seconds"]), "quick": float(states[1][name]["seconds"])}
+        for name in names
+    ]
+
+
+def record(full: Store, quick: Store) -> list[Path]:
+    """Copy the quoted tables and rewrite the README's answers.
+
+    Returns
+    -------
+    list of Path
+        What was written.
+
+    Raises
+    ------
+    FileNotFoundError
+        If a quoted figure is not made, or its table is not the one that was written.
+    """
+    broken = [name for name in answers.NEEDED if not full.intact(name, "csv")]
+    if broken:
+        raise FileNotFoundError(f"not recorded: no intact table of {', '.join(broken)} in {full.folder}; make it first")
+    contents = {f"{name}.csv": full.path(name, "csv").read_bytes() for name in answers.NEEDED}
+    times = seconds(full, quick)
+    if times:
+        contents["seconds.csv"] = tables.dumps(times).encode()
+    written = [FOLDER / name for name in contents]
+    for path, content in zip(written, contents.values(), strict=True):
+        write_atomically(path, content)
+    if README.is_file():
+        text = README.read_text(encoding="utf-8")
+        write_atomically(README, text.replace(block_of(text), block(), 1).encode())
+        written.append(README)
+    return written
