@@ -1,7 +1,8 @@
-"""Make the figures: `python -m paper_figures [NAME ...] [--quick] [--out DIR] [--list] [--seed N] [--force] [--record]`.
+"""Make the figures: `python -m paper_figures [NAME ...] [--quick] [--out DIR] [--list] [--seed N] [--force] [--record]`
 
 Without names all figures are made. Finished ones are skipped, so the same command resumes an interrupted run. Quick
-versions go to a folder of their own, `DIR/quick`, and never replace full ones. Exit status: 0 all made or up to
+versions go to a folder of their own, `DIR/quick`, and never replace full ones. `--record` makes all, then renews the
+tables that the README quotes and its answers (`paper_figures.record`). Exit status: 0 all made or up to
 date, 1 a figure failed (the others are made), 2 a wrong argument or an output folder that cannot be written,
 130 interrupted.
 """

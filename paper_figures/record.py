@@ -41,20 +41,19 @@ def block() -> str:
     return "\n" + answers.markdown({name: recorded(name) for name in answers.NEEDED}) + "\n"
 
 
-def block_of(text: str) -> str:
-    """The answers as they stand in a README.
+def with_block(text: str) -> str:
+    """A README with its answers renewed.
 
     Raises
     ------
     ValueError
         If the two marks are not there.
     """
-    found = _BLOCK.search(text)
-    if found is None:
+    if not _BLOCK.search(text):
         raise ValueError(
             f"the README has no answers between {BEGIN.strip()!r} and {END.strip()!r}; put both lines back"
         )
-    return found[0]
+    return _BLOCK.sub(lambda _: block(), text)
 
 
 def seconds(full: Store, quick: Store) -> Rows:
@@ -91,7 +90,6 @@ def record(full: Store, quick: Store) -> list[Path]:
     for path, content in zip(written, contents.values(), strict=True):
         write_atomically(path, content)
     if README.is_file():
-        text = README.read_text(encoding="utf-8")
-        write_atomically(README, text.replace(block_of(text), block(), 1).encode())
+        write_atomically(README, with_block(README.read_text(encoding="utf-8")).encode())
         written.append(README)
     return written
