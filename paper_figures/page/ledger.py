@@ -25,9 +25,10 @@ def _cell(row: Row, key: str) -> str:
         words = f'<b aria-hidden="true">{sign}</b> {escape(row["verdict"])}'
         return f'data-key="{rank}"><span class="verdict v{rank}">{words}</span>'
     if key == "claim":
-        return f"><strong>{escape(row['name'])}</strong><br>{escape(row['claim'])}"
+        return f'data-key="{escape(row["name"])}"><strong>{escape(row["name"])}</strong><br>{escape(row["claim"])}'
     if key == "source":
-        return f">{escape(row['source'])}<br><small>wording {escape(row['wording'])}</small>"
+        wording = f"<small>wording {escape(row['wording'])}</small>"
+        return f'data-key="{escape(row["source"])}">{escape(row["source"])}<br>' + wording
     return f">{escape(symbols(row[key] or '–'))}"
 
 
