@@ -162,12 +162,14 @@ def page(store: Store) -> str:
 <p>{INTRODUCTION}</p>
 {_notices(store, state, absent)}
 </header>
+<main>
 {_answers(store, ready, titles)}
 <nav aria-labelledby="contents-title"><h2 id="contents-title">Figures</h2>
 <p>Each caption says which numbers are exact, which are proved bounds and which are estimates; the table under a figure
 holds every number in it.</p>
 {contents}</nav>
-<main id="figures" tabindex="-1">{sections}
+<div id="figures" tabindex="-1">{sections}
+</div>
 </main>
 <script>{(PAGE / "script.js").read_text(encoding="utf-8")}</script>
 </body>

@@ -195,14 +195,18 @@ def annealing_over_many_rounds(rows: Rows) -> str:
 
 @_says(ANNEALING, "real_pair")
 def annealing_on_images(rows: Rows) -> str:
-    """The same on real images, with what the intervals allow to say."""
+    """The same on real images, with intervals."""
     annealed = sorted(tables.select(rows, schedule=FLOORED), key=lambda row: row["size"])
-    bias = tables.column(annealed, "token_tv_ratio")
-    kl = ", ".join(f"{row['token_kl_output_target_ratio']:.2f} at t = {row['size']:g}" for row in annealed)
-    surely = all(row["token_tv_ratio_upper"] < 1 for row in annealed)
+    said = {}
+    for name in ("token_tv", "token_kl_output_target"):
+        ratios = [[row[f"{name}_ratio{end}"] for end in ("", "_lower", "_upper")] for row in annealed]
+        said[name] = ", ".join(
+            f"{ratio:.2f} [{low:.2f}, {high:.2f}] at t = {row['size']:g}"
+            for row, (ratio, low, high) in zip(annealed, ratios, strict=True)
+        )
     return (
-        f"On real images: predictive TV {spread(bias)} times uniform's{', beyond the error' if surely else ''}; "
-        f"KL {kl}."
+        f"On real images, times uniform's with {_percent(rows[0]['confidence'])} intervals: predictive TV "
+        f"{said['token_tv']}; KL {said['token_kl_output_target']}."
     )
 
 
