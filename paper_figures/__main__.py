@@ -71,9 +71,11 @@ def _make(store: Store, chosen: list[registry.Figure], force: bool, failed: list
                 traceback.print_exc()
                 outcome = f"FAILED: {type(error).__name__}: {error}"
                 failed.append(figure.name)
-            gallery.write(store)
+            if outcome != "up to date":
+                gallery.write(store)
             tqdm.write(f"{figure.name:<{width}}  {time.perf_counter() - start:6.1f} s  {outcome}", file=sys.stdout)
             sys.stdout.flush()
+    gallery.write(store)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
