@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     print(f"gallery: {store.folder / 'index.html'}")
     if arguments.record and not failed:
-        for path in record.record(store, Store(arguments.out / "quick", quick=True)):
+        for path in record.record(store):
             print(f"recorded: {path}")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

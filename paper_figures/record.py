@@ -1,7 +1,6 @@
 """Tables whose numbers the README quotes: kept in the repository, renewed by `python -m paper_figures --record`.
 
     paper_figures/recorded/NAME.csv      the figure's table, byte for byte
-    paper_figures/recorded/seconds.csv   how long each figure took, full and small
     README.md                            its answers, between two marks, rewritten from these tables
 
 Figures are made first, as far as they are not up to date, so that what is recorded is what this code computes.
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from paper_figures import tables
 from paper_figures.page import answers
-from paper_figures.registry import Rows, figures
+from paper_figures.registry import Rows
 from paper_figures.store import Store
 from simulate.files import write_atomically
 
@@ -56,17 +55,7 @@ def with_block(text: str) -> str:
     return _BLOCK.sub(lambda _: block(), text)
 
 
-def seconds(full: Store, quick: Store) -> Rows:
-    """Seconds of every figure that is made in both folders."""
-    states = full.state(), quick.state()
-    names = [figure.name for figure in figures() if all(figure.name in state for state in states)]
-    return [
-        {"figure": name, "seconds": float(states[0][name]["seconds"]), "quick": float(states[1][name]["seconds"])}
-        for name in names
-    ]
-
-
-def record(full: Store, quick: Store) -> list[Path]:
+def record(store: Store) -> list[Path]:
     """Copy the quoted tables and rewrite the README's answers.
 
     Returns
@@ -79,13 +68,12 @@ def record(full: Store, quick: Store) -> list[Path]:
     FileNotFoundError
         If a quoted figure is not made, or its table is not the one that was written.
     """
-    broken = [name for name in answers.NEEDED if not full.intact(name, "csv")]
+    broken = [name for name in answers.NEEDED if not store.intact(name, "csv")]
     if broken:
-        raise FileNotFoundError(f"not recorded: no intact table of {', '.join(broken)} in {full.folder}; make it first")
-    contents = {f"{name}.csv": full.path(name, "csv").read_bytes() for name in answers.NEEDED}
-    times = seconds(full, quick)
-    if times:
-        contents["seconds.csv"] = tables.dumps(times).encode()
+        raise FileNotFoundError(
+            f"not recorded: no intact table of {', '.join(broken)} in {store.folder}; make it first"
+        )
+    contents = {f"{name}.csv": store.path(name, "csv").read_bytes() for name in answers.NEEDED}
     written = [FOLDER / name for name in contents]
     for path, content in zip(written, contents.values(), strict=True):
         write_atomically(path, content)

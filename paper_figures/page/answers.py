@@ -160,7 +160,7 @@ def annealing_in_short(long: Rows, truth: Rows) -> str:
         if names:
             parts.append(f"{word} for {', '.join(names)}")
     return (
-        "In short: relaxing the first tokens of a block more than the later ones, at equal speed and on average over "
+        "Relaxing the first tokens of a block more than the later ones, at equal speed and on average over "
         f"the chains tried, is better than relaxing all alike: {'; '.join(parts)}."
     )
 

@@ -163,23 +163,18 @@ def test_record_copies_and_rewrites(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(record, "FOLDER", tmp_path / "recorded")
     monkeypatch.setattr(record, "README", tmp_path / "README.md")
     record.README.write_text(f"before 1.5\n{record.BEGIN}old\n{record.END}after\n", encoding="utf-8")
-    written = record.record(store, store)
-    assert {path.name for path in written} == {*(f"{n}.csv" for n in answers.NEEDED), "seconds.csv", "README.md"}
+    written = record.record(store)
+    assert {path.name for path in written} == {*(f"{n}.csv" for n in answers.NEEDED), "README.md"}
     for name in answers.NEEDED:
         assert (record.FOLDER / f"{name}.csv").read_bytes() == (before / f"{name}.csv").read_bytes()
     text = record.README.read_text(encoding="utf-8")
     assert text == f"before 1.5\n{record.BEGIN}{record.block()}{record.END}after\n"
-    assert record.recorded("seconds")[0] == {
-        "figure": record.recorded("seconds")[0]["figure"],
-        "seconds": 1.0,
-        "quick": 1.0,
-    }
     record.README.write_text("no marks\n", encoding="utf-8")
     with pytest.raises(ValueError, match="put both lines back"):
-        record.record(store, store)
+        record.record(store)
     store.path("real_pair", "csv").write_text("x\n1\n", encoding="utf-8")
     with pytest.raises(FileNotFoundError, match="no intact table of real_pair"):
-        record.record(store, store)
+        record.record(store)
 
 
 @pytest.mark.parametrize("more", [["--quick"], ["--seed", "1"], ["lossless_floor"]])
