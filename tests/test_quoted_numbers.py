@@ -121,7 +121,7 @@ NUMBER = re.compile(
     r"|(?<![\w.])\d+ of (?:the )?\d+"
     r"|(?<![\w.])\d{2,}(?![\w]*[.\w]\d)"  # integers of two digits and more; single ones are formulas
     rf"|\b(?:{_WORD}|\d+) (?:{_UNIT})\b"
-    r"|\ban? (?:second|minute|hour)\b",
+    r"|\ban? (?:minute|hour)\b",
     re.IGNORECASE,
 )
 NO_PROSE = {
