@@ -12,7 +12,7 @@ token, if any was pooled):
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -151,9 +151,6 @@ def caption(rows: Rows) -> str:
         f"table: the bound is lower with G* in {bound} of {len(rows)}, KL(out‖target) in {kl}."
     )
 
-
-if set(get_args(Branch)) != {*BRANCHES, "lumina_dynamic"}:
-    raise AssertionError(f"branches of LANTERN's code are {get_args(Branch)}, drawn are {tuple(BRANCHES)}")
 
 register(
     Figure(
