@@ -76,7 +76,10 @@ def _group(context: Context, group: str) -> Rows:
         row |= {"seed": context.seed, "rounds": ROUNDS, "repeats": repeats, "size": SIZE, "delta": DELTA}
         row |= {f"omega_{i + 1}": float(w) for i, w in enumerate(verifier.rule.omega)}  # type: ignore[attr-defined]
         row |= {f"law_{k}": float(x) for k, x in enumerate(law)}
-        row |= {"exact": a.expected_accepted, "exact_sd": float(np.sqrt(law @ np.arange(LENGTH + 1) ** 2 - a.expected_accepted**2))}
+        row |= {
+            "exact": a.expected_accepted,
+            "exact_sd": float(np.sqrt(law @ np.arange(LENGTH + 1) ** 2 - a.expected_accepted**2)),
+        }
         row |= {"lower": interval.lower, "mean": interval.value, "upper": interval.upper}
         means = samples[name].mean(axis=1)
         row |= {"grand_mean": float(means.mean()), "sd_of_means": float(means.std(ddof=1))}
@@ -98,7 +101,8 @@ def build(context: Context) -> Rows:
 
 
 def draw(rows: Rows) -> Picture:
-    """One test of each kind with its exact expectation; laws of the accepted count; how often a test finds something."""
+    """One test of each kind with its exact expectation; laws of the accepted count; how often a test finds "
+    "something."""
     figure, axes = style.subplots(2, 2, 10.2, 6.4, width_ratios=(1.5, 1))
     for line, group in zip(axes, (EQUAL_N, EQUAL_DELTA), strict=True):
         cell = select(rows, group=group)
@@ -112,12 +116,16 @@ def draw(rows: Rows) -> Picture:
             panel.text(1.02, i, words, transform=panel.get_yaxis_transform(), va="center", fontsize=8)
         panel.set_yticks(range(len(cell)), column(cell, "schedule"))
         panel.set_ylim(len(cell) - 0.4, -0.6)
-        panel.set(xlabel="accepted drafts a round", title=f"{group}: mean of {cell[0]['rounds']:,} rounds, 95 % interval")
+        panel.set(
+            xlabel="accepted drafts a round", title=f"{group}: mean of {cell[0]['rounds']:,} rounds, 95 % interval"
+        )
         panel = line[1]
         tested = [row for row in cell if row["found"] is not None]
         for i, row in enumerate(tested):
             mark = style.MARKS[row["schedule"]]
-            panel.plot([row["found_lower"], row["found_upper"]], [i, i], color=mark["color"], lw=2.2, solid_capstyle="butt")
+            panel.plot(
+                [row["found_lower"], row["found_upper"]], [i, i], color=mark["color"], lw=2.2, solid_capstyle="butt"
+            )
             panel.plot(row["found"], i, color=mark["color"], marker=mark["marker"], markersize=7, ls="none")
         panel.axvline(LEVEL, color="black", lw=1, ls=":")
         panel.text(LEVEL + 0.015, len(tested) - 0.55, f"level {LEVEL:g}", fontsize=8, va="center")
@@ -150,9 +158,12 @@ def claim(rows: Rows) -> str:
     shares = [row["found"] for row in same]
     return (
         "At equal predicted accepted length a t-test over 1,000 rounds has nothing to find: "
-        f"{min(shares):.1%} to {max(shares):.1%} of tests reject, by chance. At equal mean factor δ = {uniform['delta']:g} "
-        f"the schedules differ, N = {cool['exact']:.2f} for COOL-SD as reconstructed against {uniform['exact']:.2f} for uniform, "
-        f"and {min(r['found'] for r in other):.0%} to {max(r['found'] for r in other):.0%} reject: a longer accepted length shows "
+        f"{min(shares):.1%} to {max(shares):.1%} of tests reject, by chance. At equal mean factor δ = "
+        f"{uniform['delta']:g} "
+        f"the schedules differ, N = {cool['exact']:.2f} for COOL-SD as reconstructed against {uniform['exact']:.2f} "
+        "for uniform, "
+        f"and {min(r['found'] for r in other):.0%} to {max(r['found'] for r in other):.0%} reject: a longer accepted "
+        "length shows "
         "how much was relaxed, not a better shape."
     )
 
@@ -163,11 +174,16 @@ def caption(rows: Rows) -> str:
     missed = sum(not row["lower"] <= row["exact"] <= row["upper"] for row in rows)
     return (
         f"One Markov pair (V = {one['vocabulary']}, draft at mean TV {one['distance']:g}, seed {one['seed']}), L = "
-        f"{one['length']} drafts. Left: one sample of {one['rounds']:,} rounds a schedule, intervals by Student's t with a "
-        f"correction for skewness; black bars: exact expectation N, missed by {missed} of {len(rows)} intervals; p: Welch's two-sided t-test against uniform. Right: the "
-        f"same test on {one['repeats']} fresh samples, with 95 % Clopper–Pearson intervals; uniform's samples serve all "
-        f"schedules. A difference of {detectable(one):.2f} tokens is found four times in five. Above: every schedule at "
-        f"size t = {one['size']:g}, the share of the way from lossless N to L. Below: mean ω_i = δ = {one['delta']:g} before the "
+        f"{one['length']} drafts. Left: one sample of {one['rounds']:,} rounds a schedule, intervals by Student's t "
+        "with a "
+        f"correction for skewness; black bars: exact expectation N, missed by {missed} of {len(rows)} intervals; p: "
+        "Welch's two-sided t-test against uniform. Right: the "
+        f"same test on {one['repeats']} fresh samples, with 95 % Clopper–Pearson intervals; uniform's samples serve "
+        "all "
+        f"schedules. A difference of {detectable(one):.2f} tokens is found four times in five. Above: every schedule "
+        "at "
+        f"size t = {one['size']:g}, the share of the way from lossless N to L. Below: mean ω_i = δ = "
+        f"{one['delta']:g} before the "
         "floor max(1, ω_i). Annealed: ω_i ∝ e^(−.7i); linear: from 1.5 δ to .5 δ; reversed: floored annealed backwards."
     )
 

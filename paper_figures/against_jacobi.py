@@ -132,17 +132,30 @@ def draw(rows: Rows) -> Picture:
     for (distance,), curve in group(select(rows, method=COOL), "draft_tv").items():
         marker, dash = DRAFT_LOOKS[distance]
         label = f"COOL-SD, draft at TV {distance:g} (exact)"
-        panel.plot(column(curve, "tokens_per_call"), column(curve, "tv"), color=style.BLUE, marker=marker, ls=dash, label=label)
+        panel.plot(
+            column(curve, "tokens_per_call"), column(curve, "tv"), color=style.BLUE, marker=marker, ls=dash, label=label
+        )
         for row in curve:
             if row["tv_estimate"] is not None:
-                panel.plot(row["tokens_per_call"], row["tv_estimate"], color=style.BLUE, marker="_", markersize=11, ls="none")
+                panel.plot(
+                    row["tokens_per_call"], row["tv_estimate"], color=style.BLUE, marker="_", markersize=11, ls="none"
+                )
     panel.plot([], [], color=style.BLUE, marker="_", markersize=11, ls="none", label="… as the estimate sees it")
     for (method,), curve in group([row for row in rows if row["method"] != COOL], "method").items():
         mark = SJD_LOOKS[method]
         x, y = column(curve, "tokens_per_call"), [max(value, 0.0) for value in column(curve, "tv_estimate")]
         error = [[y_ - max(low, 0.0) for y_, low in zip(y, column(curve, "tv_estimate_lower"), strict=True)]]
         error += [[high - y_ for y_, high in zip(y, column(curve, "tv_estimate_upper"), strict=True)]]
-        panel.errorbar(x, y, error, ls=":" if len(curve) > 1 else "none", lw=1, elinewidth=1.2, label=f"{method} (estimate)", **mark)
+        panel.errorbar(
+            x,
+            y,
+            error,
+            ls=":" if len(curve) > 1 else "none",
+            lw=1,
+            elinewidth=1.2,
+            label=f"{method} (estimate)",
+            **mark,
+        )
     panel.set(xlabel="tokens per target call", ylabel=f"TV of whole sequences ({rows[0]['tokens']} tokens)")
     panel.set_ylim(bottom=-0.01)
     panel.legend(loc="upper left")
@@ -187,11 +200,14 @@ def caption(rows: Rows) -> str:
     one = select(rows, method=SJD)[0]
     omegas = [row["strength"] for row in select(rows, method=SJD)]
     return (
-        f"Target: a {HEIGHT} × {WIDTH} Potts-like grid of {COLOURS} colours (seed {one['seed']}). Both verify {one['length']} "
+        f"Target: a {HEIGHT} × {WIDTH} Potts-like grid of {COLOURS} colours (seed {one['seed']}). Both verify "
+        f"{one['length']} "
         f"drafts a call; costs of a draft model are not counted. COOL-SD (floored, ω_i ∝ e^(−.7i), mean δ = "
-        f"{', '.join(f'{d:g}' for d in distinct(select(rows, method=COOL), 'strength'))}): tokens per call and TV exact. "
+        f"{', '.join(f'{d:g}' for d in distinct(select(rows, method=COOL), 'strength'))}): tokens per call and TV "
+        "exact. "
         f"SJD: {one['sequences']:,} sequences a point, ω = {', '.join(f'{w:g}' for w in omegas)} at all places; TV: "
-        "estimate of a lower bound, the probability of an event chosen on other sequences, with 95 % intervals; on COOL-SD "
+        "estimate of a lower bound, the probability of an event chosen on other sequences, with 95 % intervals; on "
+        "COOL-SD "
         f"it falls short of the exact TV by up to {short:.2f}. Lossless SJD (proved to have the target's law) is the "
         "check that it is not too high. Coupled: successive drafts of a place agree as often as possible (maximal "
         "coupling), or share Gumbel noise. Our own runs, not the papers' numbers."

@@ -55,10 +55,19 @@ def apart(length: int, rng: np.random.Generator) -> tuple[theory.TabularChain, t
     return theory.TabularChain(target), theory.TabularChain(draft)
 
 
-def _row(part: str, family: str, index: int, length: int, schedule: str, strength: float | None, biased: int, a: object) -> Row:
+def _row(
+    part: str, family: str, index: int, length: int, schedule: str, strength: float | None, biased: int, a: object
+) -> Row:
     bound, tv = float(a.tv_bound), float(a.total_variation)  # type: ignore[attr-defined]
     row: Row = {"part": part, "family": family, "pair": index, "vocabulary": VOCABULARY, "length": length}
-    return row | {"schedule": schedule, "strength": strength, "biased": biased, "bound": bound, "tv": tv, "tightness": tv / bound}
+    return row | {
+        "schedule": schedule,
+        "strength": strength,
+        "biased": biased,
+        "bound": bound,
+        "tv": tv,
+        "tightness": tv / bound,
+    }
 
 
 def _pair(context: Context, family: str, index: int, length: int) -> Rows:

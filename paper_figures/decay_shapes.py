@@ -44,7 +44,8 @@ TOP = 4.0
 
 
 def shapes(length: int) -> dict[str, Callable[[float], theory.Verifier]]:
-    """Families in one strength s, by shape; δ = e^s − 1 is the mean of the unfloored factors, but for uniform ω = e^s."""
+    """Families in one strength s, by shape; δ = e^s − 1 is the mean of the unfloored factors, but for uniform ω = "
+    "e^s."""
 
     def linear(strength: float) -> theory.Verifier:
         delta = math.expm1(strength)
@@ -177,8 +178,10 @@ def caption(rows: Rows) -> str:
     return (
         f"Means (lines) and ranges (shades) over {len(distinct(rows, 'family'))} pairs of chains "
         f"({', '.join(distinct(rows, 'family'))}; V = {one['vocabulary']}, drafts at mean TV "
-        f"{', '.join(map(str, distinct(rows, 'distance')))}, seed {one['seed']}). One round: L = {one['length']} drafts, "
-        f"equal accepted length N; sequences: T = {many['tokens']} tokens, L = {many['length']}, equal tokens per call. "
+        f"{', '.join(map(str, distinct(rows, 'distance')))}, seed {one['seed']}). One round: L = {one['length']} "
+        "drafts, "
+        f"equal accepted length N; sequences: T = {many['tokens']} tokens, L = {many['length']}, equal tokens per "
+        "call. "
         "Size t: share of the way from lossless speed to accepting everything. A draft x is accepted with "
         "min(1, ω_i p(x)/q(x)). Exponential: ω_i ∝ e^(−.7i) (COOL-SD; normalisation reconstructed, without effect at "
         "equal N); linear: from 3 units down to 1; floored: max(1, ω_i). B is a proved bound on TV, all else exact. "
@@ -189,7 +192,7 @@ def caption(rows: Rows) -> str:
 register(
     Figure(
         name="decay_shapes",
-        title="Exponential, linear, uniform: at equal accepted length decay lowers the bound, not the exact TV of a round",
+        title="Exponential, linear, uniform: at equal accepted length decay lowers the bound, TV and KL only on some chains",
         claim=claim,
         caption=caption,
         build=build,

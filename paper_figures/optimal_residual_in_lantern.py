@@ -55,7 +55,9 @@ def _chain(context: Context, index: int) -> Rows:
     neighbours = theory.nearest_neighbours(made.embedding, VOCABULARY - 1)
     analyse = partial(theory.analyse_round, made.chain, draft, length=LENGTH)
     rows: Rows = []
-    for (name, strength), k in ((r, k) for r in RULES.items() for k in (QUICK_NEIGHBOURS if context.quick else NEIGHBOURS)):
+    for (name, strength), k in (
+        (r, k) for r in RULES.items() for k in (QUICK_NEIGHBOURS if context.quick else NEIGHBOURS)
+    ):
         shared: Row = {"chain": index, "distance": distance, "seed": context.seed, "vocabulary": VOCABULARY}
         shared |= {"clusters": CLUSTERS, "length": LENGTH, "rule": name, "k": k}
         star = None
@@ -90,7 +92,9 @@ def draw(rows: Rows) -> Picture:
         for i, (branch, (label, mark)) in enumerate(BRANCHES.items()):
             cells = group(select(rows, rule=rule, branch=branch), "k")
             ks = [k for (k,) in cells]
-            panel.plot(ks, [np.mean(column(cell, "tv")) for cell in cells.values()], label=f"own residual, {label}", **mark)
+            panel.plot(
+                ks, [np.mean(column(cell, "tv")) for cell in cells.values()], label=f"own residual, {label}", **mark
+            )
             if i == 0:
                 star = [np.mean(column(cell, "tv_star")) for cell in cells.values()]
             falls = [[row["tv"] - row["tv_star"] for row in cell] for cell in cells.values()]
@@ -130,7 +134,8 @@ def claim(rows: Rows) -> str:
     before, after = (float(np.mean(column(cell, name))) for name in ("tv", "tv_star"))
     return (
         "G* in place of LANTERN's own residuals, at the same accepted length, lowers the exact TV of a round in "
-        f"{lower} of {len(rows)} cases (the same in {equal}, higher in {higher}); on average at k = {ks[-1]} at the most "
+        f"{lower} of {len(rows)} cases (the same in {equal}, higher in {higher}); on average at k = {ks[-1]} at the "
+        "most "
         f"from {before:.2f} to {after:.2f} ({rule}, {BRANCHES[branch][0]}). The gain is larger at k = {ks[-1]} than at "
         f"k = {ks[0]} in {more} of {len(by_ends)} combinations of rule and branch."
     )
@@ -143,11 +148,16 @@ def caption(rows: Rows) -> str:
     bound = sum(row["bound"] > row["bound_star"] + MARGIN for row in rows)
     kl = sum(row["kl"] > row["kl_star"] + MARGIN for row in rows)
     return (
-        f"{chains} embedding chains (V = {one['vocabulary']} tokens in {one['clusters']} clusters of near-duplicates, drafts at "
-        f"mean TV {', '.join(f'{d:g}' for d in distinct(rows, 'distance'))}, seed {one['seed']}), L = {one['length']} drafts; all "
-        "numbers exact. f = min(1, (p(x) + S)/q(x)), S the target mass of the nearest codebook rows of x, at most k of them and at "
-        "most δ (LANTERN) or (λ − 1) p(x) (LANTERN++). Lines: means over chains; bars: least to greatest. Own residuals are those of "
-        "the branches of the public code, with the draft's q declared throughout (in dynamic trees the code takes it as 1). In the "
+        f"{chains} embedding chains (V = {one['vocabulary']} tokens in {one['clusters']} clusters of "
+        "near-duplicates, drafts at "
+        f"mean TV {', '.join(f'{d:g}' for d in distinct(rows, 'distance'))}, seed {one['seed']}), L = "
+        f"{one['length']} drafts; all "
+        "numbers exact. f = min(1, (p(x) + S)/q(x)), S the target mass of the nearest codebook rows of x, at most k "
+        "of them and at "
+        "most δ (LANTERN) or (λ − 1) p(x) (LANTERN++). Lines: means over chains; bars: least to greatest. Own "
+        "residuals are those of "
+        "the branches of the public code, with the draft's q declared throughout (in dynamic trees the code takes it "
+        "as 1). In the "
         f"table: the bound is lower with G* in {bound} of {len(rows)}, KL(out‖target) in {kl}."
     )
 

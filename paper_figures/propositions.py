@@ -170,7 +170,9 @@ def draw(rows: Rows) -> Picture:
     panel.set_xscale("log")
     panel.set_xticks([0.3, 0.5, 1, 2, 3], ["0.3", "0.5", "1", "2", "3"])
     panel.minorticks_off()
-    panel.set(xlabel="relaxation factor ω", ylabel="extra TV of Norm[p − q]₊ over G*", title="Prop. 1: one residual for ω ≥ 1")
+    panel.set(
+        xlabel="relaxation factor ω", ylabel="extra TV of Norm[p − q]₊ over G*", title="Prop. 1: one residual for ω ≥ 1"
+    )
     panel.legend()
     panel = axes[0, 1]
     for kind, mark in LOOKS.items():
@@ -232,7 +234,8 @@ def caption(rows: Rows) -> str:
     return (
         "All numbers exact; the propositions' wording is reconstructed. Left: one position, V = 5, "
         f"{len(distinct(select(rows, part='Prop. 1'), 'pair'))} random pairs, f = min(1, ω p/q). G*: Norm[p − q f]₊. "
-        f"Middle: L = 2 drafts, {each} random pairs a family ({vocabularies}), draft (1 − w) p + w r with r like p; either "
+        f"Middle: L = 2 drafts, {each} random pairs a family ({vocabularies}), draft (1 − w) p + w r with r like p; "
+        "either "
         f"position alone is relaxed until the accepted length N is {SHARE:g} of the way from lossless to the most that "
         "both can reach. Here B = TV. Curve: proved for independent tokens. Right: two independent tokens, p and q "
         "mirror images, acceptance moved from position 2 to position 1 at equal N; bound B (thin) falls all the way, "

@@ -38,16 +38,16 @@ COLUMNS = ("clip", "fid", "image_reward", "tokens_per_call", "latency", "speed_u
 SPEED_UPS = """
 SJD 2410.01699        | Lumina              | 2.06
 LANTERN 2410.03355    | LlamaGen-XL         | 1.69 2.26
-LANTERN++ 2502.06352  | several             | 2.56
+LANTERN++ 2502.06352  |                     | 2.56
 GSD 2508.07747        | Lumina, G = 50      | 4.65
 CSD 2606.27829        | Janus-Pro 7B        | 3.51 4.33
-SCD 2510.24211        | several             | 4.21
-MuLo-SD 2601.05149    | several             | 1.40 5.33
-VVS 2511.13587        | several             | 1.63 1.76
-Hawk 2510.25739       | several             | 1.71
-CASCADE 2605.07230    | several             | 3.6
+SCD 2510.24211        |                     | 4.21
+MuLo-SD 2601.05149    |                     | 1.40 5.33
+VVS 2511.13587        |                     | 1.63 1.76
+Hawk 2510.25739       |                     | 1.71
+CASCADE 2605.07230    |                     | 3.6
 """
-"""Paper, model, speed-up or its range; "up to" where there is one number. LANTERN: sampling and greedy."""
+"""Paper, model where known, speed-up or its range (LANTERN: sampling and greedy; LANTERN++, CASCADE: "up to")."""
 BASELINE = {"quoted": "EAGLE-1", OURS: "lossless", EQUAL: "lossless"}
 LENGTH, IMAGES, QUICK_IMAGES = 5, 60, 16
 CONFIDENCE = 0.95
@@ -69,7 +69,7 @@ KEYS = ("clip", "fid", "image_reward", "latency", "speed_up", "speed_up_high")
 NUMBERS = ("tokens_per_call", "kl_output_target", "image_tv", "judge_accuracy", "nll_per_token")
 
 
-def _row(part: str, source: str, target: str, method: str, **values: Any) -> Row:
+def _row(part: str, source: str, target: str | None, method: str, **values: Any) -> Row:
     row: Row = {"part": part, "source": source, "target": target, "method": method, "setting": values.get("setting")}
     row |= {"images": values.get("images"), "seed": values.get("seed")}
     for name in NUMBERS:
@@ -88,8 +88,15 @@ def quoted() -> Rows:
         source, target, numbers = (part.strip() for part in line.split("|"))
         low, *high = map(float, numbers.split())
         values = {"speed_up": low, "speed_up_high": high[0] if high else low}
-        rows.append(_row(SPEEDUP, source, target, source.split()[0], **values))
+        rows.append(_row(SPEEDUP, source, target or None, source.split()[0], **values))
     return rows
+
+
+def _setting(words: str) -> str | None:
+    """The strength of a report's setting, its last word, to three digits."""
+    signs = {"omega": "ω", "delta": "δ", "lambda": "λ"}
+    name, _, value = words.rpartition(", ")[2].partition(" ")
+    return f"{signs.get(name, name)} = {float(value):.3g}" if value else None
 
 
 def _from_report() -> Rows:
@@ -98,8 +105,11 @@ def _from_report() -> Rows:
     rows: Rows = []
     for found in report["rows"]:
         if found["method"] in REPORTED and found["size"] in (None, REPORT_SIZE) and not found.get("out_of_reach"):
-            values = {name: found.get(name) for name in NUMBERS} | {"images": settings["images"], "seed": settings["seed"]}
-            values["setting"] = (found["setting"] or None) and found["setting"].replace("omega ", "ω = ").replace("delta ", "δ = ").replace("lambda", "λ =")
+            values = {name: found.get(name) for name in NUMBERS} | {
+                "images": settings["images"],
+                "seed": settings["seed"],
+            }
+            values["setting"] = _setting(found["setting"])
             if "SJD" in found["method"]:
                 values |= {"kl_output_target": 0.0, "image_tv": 0.0}  # lossless by proof
             rows.append(_row(EQUAL, "this project", settings["pair"], REPORTED[found["method"]], **values))
@@ -163,7 +173,9 @@ def gain(rows: Rows, row: Row) -> float:
 
 
 def _blocks(rows: Rows) -> list[tuple[str, Rows]]:
-    blocks = [(f"quoted: {t}", select(rows, part=QUOTED, target=t)) for t in distinct(select(rows, part=QUOTED), "target")]
+    blocks = [
+        (f"quoted: {t}", select(rows, part=QUOTED, target=t)) for t in distinct(select(rows, part=QUOTED), "target")
+    ]
     ours, equal = select(rows, part=OURS), select(rows, part=EQUAL)
     blocks.append(("measured here: published settings, embedded pair", ours))
     blocks.append((f"measured here: strengths matched to one speed (t = {REPORT_SIZE:g})", equal))
@@ -171,16 +183,30 @@ def _blocks(rows: Rows) -> list[tuple[str, Rows]]:
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
 def _texts(rows: Rows, row: Row) -> list[str]:
     own = f"{row['tokens_per_call']:.2f}"
     share = "–" if row["method"] == "autoregressive" else f"× {gain(rows, row):.2f}"
     if row["part"] == QUOTED:
-        return [own, share, _number(row["fid"], 2), _number(row["clip"], 4), _number(row["image_reward"], 4), f"{row['speed_up']:.2f}×"]
+        return [
+            own,
+            share,
+            _number(row["fid"], 2),
+            _number(row["clip"], 4),
+            _number(row["image_reward"], 4),
+            f"{row['speed_up']:.2f}×",
+        ]
     kl = abs(row["kl_output_target"])
-    return [own, share, "0" if kl < 1e-9 else f"{kl:.4f}", _number(abs(row["image_tv"]), 2), f"{row['judge_accuracy']:.0%}", _number(row["nll_per_token"], 2)]
+    return [
+        own,
+        share,
+        "0" if kl < 1e-9 else f"{kl:.4f}",
+        _number(abs(row["image_tv"]), 2),
+        f"{row['judge_accuracy']:.0%}",
+        _number(row["nll_per_token"], 2),
+    ]
 
 
 HEADS = {
@@ -190,7 +216,8 @@ HEADS = {
 
 
 def draw(rows: Rows) -> Picture:
-    """One line a method: dots on one axis of accepted length, numbers beside; quoted speed-ups of others at the right."""
+    """One line a method: dots on one axis of accepted length, numbers beside; quoted speed-ups of others at the "
+    "right."""
     blocks = _blocks(rows)
     lines = sum(len(cell) + 1.9 for _, cell in blocks)
     figure, axes = style.subplots(1, 3, 13.2, 0.25 * lines + 1.4, width_ratios=(2.2, 2.9, 1.7))
@@ -201,15 +228,25 @@ def draw(rows: Rows) -> Picture:
         if quotes:
             for target in (panel, table):
                 target.axhspan(y - 0.5, y + len(cell) + 1.3, color="#EFEFEF", zorder=0)
-        panel.text(0.02, y + 0.1, name, transform=panel.get_yaxis_transform(), fontweight="bold", fontsize=8.5, va="center")
+        panel.text(
+            0.02, y + 0.1, name, transform=panel.get_yaxis_transform(), fontweight="bold", fontsize=8.5, va="center"
+        )
         heads = HEADS[QUOTED if quotes else OURS]
         for j, head in enumerate(heads):
-            table.text(j + 0.5, y + 0.35, head, ha="center", va="center", fontsize=7.5, color="#333333", linespacing=0.95)
+            table.text(
+                j + 0.5, y + 0.35, head, ha="center", va="center", fontsize=7.5, color="#333333", linespacing=0.95
+            )
         y += 1.3
         for row in cell:
-            look = {"color": style.BLACK, "marker": "s", "fillstyle": "none"} if quotes else {"color": style.BLUE, "marker": "o"}
+            look = (
+                {"color": style.BLACK, "marker": "s", "fillstyle": "none"}
+                if quotes
+                else {"color": style.BLUE, "marker": "o"}
+            )
             if not quotes:
-                panel.plot([row["tokens_per_call_lower"], row["tokens_per_call_upper"]], [y, y], color=style.BLUE, lw=1.6)
+                panel.plot(
+                    [row["tokens_per_call_lower"], row["tokens_per_call_upper"]], [y, y], color=style.BLUE, lw=1.6
+                )
             panel.plot(row["tokens_per_call"], y, ls="none", markersize=6, **look)
             for j, text in enumerate(_texts(rows, row)):
                 table.text(j + 0.5, y, text, ha="center", va="center", fontsize=8)
@@ -226,8 +263,12 @@ def draw(rows: Rows) -> Picture:
     table.axis("off")
     quotes = sorted(select(rows, part=SPEEDUP), key=lambda row: row["speed_up_high"])
     for i, row in enumerate(quotes):
-        other.plot([row["speed_up"], row["speed_up_high"]], [i, i], color=style.BLACK, marker="s", fillstyle="none", lw=1)
-    other.set_yticks(range(len(quotes)), [f"{row['method']}\n{row['target']}" for row in quotes], fontsize=7)
+        other.plot(
+            [row["speed_up"], row["speed_up_high"]], [i, i], color=style.BLACK, marker="s", fillstyle="none", lw=1
+        )
+    other.set_yticks(
+        range(len(quotes)), ["\n".join(filter(None, (row["method"], row["target"]))) for row in quotes], fontsize=7
+    )
     other.set(xlabel="speed-up, as published", xlim=(1, 5.6), title="quoted: speed-ups of others")
     other.set_facecolor("#EFEFEF")
     return figure
@@ -241,8 +282,10 @@ def claim(rows: Rows) -> str:
     block = select(rows, part=EQUAL, method=REPORTED["lossless block"])[0]
     shares = " and ".join(f"{value:.2f} ({row['target']})" for row, value in told)
     return (
-        f"Quoted: COOL-SD at δ = 1.1 accepts {shares} times what lossless decoding does. Measured here on a small image pair: "
-        f"{gain(rows, cool):.2f} times, at a KL of {cool['kl_output_target']:.3f} a token (image TV {cool['image_tv']:.2f}), where "
+        f"Quoted: COOL-SD at δ = 1.1 accepts {shares} times what lossless decoding does. Measured here on a small "
+        "image pair: "
+        f"{gain(rows, cool):.2f} times, at a KL of {cool['kl_output_target']:.3f} a token (image TV "
+        f"{cool['image_tv']:.2f}), where "
         f"lossless block verification has {gain(rows, block):.2f} times with the law unchanged."
     )
 
@@ -251,13 +294,18 @@ def caption(rows: Rows) -> str:
     """What is quoted, what is ours."""
     ours, equal = (select(rows, part=part)[0] for part in (OURS, EQUAL))
     return (
-        f"Grey, hollow squares: quoted from {PAPER}'s main table and (right) other papers' abstracts; never ours, and not checked "
+        f"Grey, hollow squares: quoted from {PAPER}'s main table and (right) other papers; never ours, and not checked "
         "here. White: measured on the embedded pair (Fashion-MNIST, 49 tokens, L = "
-        f"{LENGTH} drafts), bars 95 % intervals: rules at their published settings, {ours['images']} images, seed {ours['seed']}; and "
-        f"from the committed comparison report, {equal['images']} images, seed {equal['seed']}, at the strength that brings each rule "
-        f"{REPORT_SIZE:g} of the way from lossless to accepting every draft (lossless ones as they are). KL(out‖target) and TV: "
-        "estimates from exact likelihood ratios; 0 for lossless rules. Judge: images a classifier recognises. Over lossless: divided by "
-        "EAGLE-1's or our lossless drafting's. COOL-SD's normalisation of ω is reconstructed, so its δ may mean another strength."
+        f"{LENGTH} drafts), bars 95 % intervals: rules at their published settings, {ours['images']} images, seed "
+        f"{ours['seed']}; and "
+        f"from the committed comparison report, {equal['images']} images, seed {equal['seed']}, at the strength that "
+        "brings each rule "
+        f"{REPORT_SIZE:g} of the way from lossless to accepting every draft (lossless ones as they are). "
+        "KL(out‖target) and TV: "
+        "estimates from exact likelihood ratios; 0 for lossless rules. Judge: images a classifier recognises. Over "
+        "lossless: divided by "
+        "EAGLE-1's or our lossless drafting's. COOL-SD's normalisation of ω is reconstructed, so its δ may mean "
+        "another strength; LANTERN++ here: k = 10."
     )
 
 

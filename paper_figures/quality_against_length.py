@@ -178,13 +178,20 @@ def overlapping(rows: Rows, quantity: str) -> tuple[int, int]:
 
 def claim(rows: Rows) -> str:
     """COOL-SD over uniform at equal speed, in law and in what images look like."""
-    law = {(part, m): _range(beside_uniform(rows, part, m, "kl_output_target")) for part in (REAL, GRID) for m in (COOL, FLOORED)}
+    law = {
+        (part, m): _range(beside_uniform(rows, part, m, "kl_output_target"))
+        for part in (REAL, GRID)
+        for m in (COOL, FLOORED)
+    }
     tv = {part: _range(beside_uniform(rows, part, FLOORED, "image_tv")) for part in (REAL, GRID)}
     same, of = overlapping(rows, "judge_accuracy")
     return (
-        f"At equal tokens per call COOL-SD as reconstructed has {law[REAL, COOL]} times uniform's KL a token on images and "
-        f"{law[GRID, COOL]} on the grid; floored, {law[REAL, FLOORED]} and {law[GRID, FLOORED]}, and {tv[REAL]} and {tv[GRID]} "
-        f"times its whole-image TV. The judge's accuracy does not tell them apart: {same} of {of} intervals overlap uniform's."
+        f"At equal tokens per call COOL-SD as reconstructed has {law[REAL, COOL]} times uniform's KL a token on "
+        "images and "
+        f"{law[GRID, COOL]} on the grid; floored, {law[REAL, FLOORED]} and {law[GRID, FLOORED]}, and {tv[REAL]} and "
+        f"{tv[GRID]} "
+        f"times its whole-image TV. The judge's accuracy does not tell them apart: {same} of {of} intervals overlap "
+        "uniform's."
     )
 
 
@@ -193,13 +200,19 @@ def caption(rows: Rows) -> str:
     real, grid = (select(rows, part=part)[0] for part in (REAL, GRID))
     sizes = [s for s in distinct(select(rows, part=REAL), "size") if s is not None]
     return (
-        f"Above: embedded pair {real['pair']}, draft {real['draft']}, guidance {real['guidance']:g}, L = {real['length']} drafts, "
-        f"{real['images']} images a point, seed {real['seed']}, read from the committed comparison report; strengths are matched "
-        f"to equal predicted tokens per call (sizes t = {', '.join(f'{s:g}' for s in sizes)}: shares of the way from lossless to "
-        "accepting every draft), so points of one size lie above each other but for sampling. TV and KL: estimates from exact "
-        "likelihood ratios, bars 95 % intervals; the Fréchet distance of so few images is noisy and biased, the judge a small "
+        f"Above: embedded pair {real['pair']}, draft {real['draft']}, guidance {real['guidance']:g}, L = "
+        f"{real['length']} drafts, "
+        f"{real['images']} images a point, seed {real['seed']}, read from the committed comparison report; strengths "
+        "are matched "
+        f"to equal predicted tokens per call (sizes t = {', '.join(f'{s:g}' for s in sizes)}: shares of the way from "
+        "lossless to "
+        "accepting every draft), so points of one size lie above each other but for sampling. TV and KL: estimates "
+        "from exact "
+        "likelihood ratios, bars 95 % intervals; the Fréchet distance of so few images is noisy and biased, the "
+        "judge a small "
         f"classifier. Below: exact, {grid['tokens']} tokens of {COLOURS} colours, draft at mean TV {DISTANCE:g}, L = "
-        f"{grid['length']}, seed {grid['seed']}. Accepted length in the paper counts the target's own token: tokens per call here."
+        f"{grid['length']}, seed {grid['seed']}. Accepted length in the paper counts the target's own token: tokens "
+        "per call here."
     )
 
 
