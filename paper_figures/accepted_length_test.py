@@ -16,7 +16,7 @@ import simulate
 import theory
 from paper_figures import pairs, style
 from paper_figures.registry import Context, Figure, Rows, register
-from paper_figures.tables import column, distinct, select
+from paper_figures.tables import column, select
 from simulate.intervals import clopper_pearson, mean_interval
 
 if TYPE_CHECKING:

@@ -72,7 +72,14 @@ def least_tv(tokens: np.ndarray, law: np.ndarray, size: int) -> tuple[float, flo
 
 def _row(context: Context, method: str, **values: Any) -> Row:
     row: Row = {"method": method, "tokens": TOKENS, "length": LENGTH, "vocabulary": COLOURS, "seed": context.seed}
-    names = ("draft_tv", "strength", "sequences", "tokens_per_call", "tokens_per_call_lower", "tokens_per_call_upper")
+    names: tuple[str, ...] = (
+        "draft_tv",
+        "strength",
+        "sequences",
+        "tokens_per_call",
+        "tokens_per_call_lower",
+        "tokens_per_call_upper",
+    )
     names += ("tv", "tv_estimate_lower", "tv_estimate", "tv_estimate_upper")
     return row | {name: values.get(name) for name in names}
 

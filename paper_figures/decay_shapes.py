@@ -192,7 +192,7 @@ def caption(rows: Rows) -> str:
 register(
     Figure(
         name="decay_shapes",
-        title="Exponential, linear, uniform: at equal accepted length decay lowers the bound, TV and KL only on some chains",
+        title="Exponential, linear, uniform: at equal accepted length decay lowers the bound, TV only on some chains",
         claim=claim,
         caption=caption,
         build=build,

@@ -21,7 +21,6 @@ import theory
 from paper_figures import style
 from paper_figures.registry import Context, Figure, Row, Rows, register
 from paper_figures.tables import column, distinct, group, select
-from theory.residuals import Branch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -36,7 +35,7 @@ RULES = {
     "LANTERN++, λ = 2": {"lam": 2.0},
     "LANTERN++, λ = 5": {"lam": 5.0},
 }
-BRANCHES: dict[Branch, tuple[str, dict[str, Any]]] = {
+BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "dynamic": ("dynamic tree", {"color": style.RED, "marker": "s", "linestyle": "--"}),
     "llamagen_static": ("static tree, LlamaGen", {"color": style.BLUE, "marker": "^", "linestyle": "-"}),
     "lumina_static": ("static tree, Lumina", {"color": style.ORANGE, "marker": "D", "linestyle": "-."}),
@@ -62,7 +61,7 @@ def _chain(context: Context, index: int) -> Rows:
         shared |= {"clusters": CLUSTERS, "length": LENGTH, "rule": name, "k": k}
         star = None
         for branch in BRANCHES:
-            verifier = theory.lantern_verifier(neighbours, k, branch=branch, **strength)
+            verifier = theory.lantern_verifier(neighbours, k, branch=branch, **strength)  # type: ignore[arg-type]
             star = star or analyse(verifier=theory.Verifier(verifier.rule))
             own = analyse(verifier=verifier)
             row = shared | {"branch": branch, "accepted": star.expected_accepted}

@@ -49,7 +49,7 @@ CASCADE 2605.07230    |                     | 3.6
 """
 """Paper, model where known, speed-up or its range (LANTERN: sampling and greedy; LANTERN++, CASCADE: "up to")."""
 BASELINE = {"quoted": "EAGLE-1", OURS: "lossless", EQUAL: "lossless"}
-LENGTH, IMAGES, QUICK_IMAGES = 5, 60, 16
+LENGTH, IMAGES, QUICK_IMAGES = 5, 60, 10
 CONFIDENCE = 0.95
 REPORT_SIZE = 0.3
 REPORTED = {

@@ -106,7 +106,7 @@ def _grid(context: Context) -> Rows:
     known = theory.schedule_families(LENGTH)
     families: dict[str, Any] = {UNIFORM: known["uniform"], COOL: known["annealed, no floor"]}
     families |= {FLOORED: known["annealed, floored"], CAPPED: block_families(LENGTH)[CAPPED]}
-    fixed = {LOSSLESS: theory.Verifier(theory.Lossless()), BLOCK: theory.block(LENGTH)}
+    fixed: dict[str, Any] = {LOSSLESS: theory.Verifier(theory.Lossless()), BLOCK: theory.block(LENGTH)}
     found: list[tuple[str, float | None, Any]] = [(name, None, verifier) for name, verifier in fixed.items()]
     sizes = QUICK_SIZES if context.quick else SIZES
     lossless_block = float(scale.measure(fixed[BLOCK]))

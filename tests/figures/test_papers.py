@@ -14,7 +14,6 @@ from paper_figures import (
     accepted_length_test,
     against_jacobi,
     bound_tightness,
-    decay_shapes,
     optimal_residual_in_lantern,
     propositions,
     tables,
@@ -107,7 +106,7 @@ def test_decay_lowers_the_bound_everywhere_and_the_exact_distance_on_some_chains
     for cost, part in (("accepted", "one round"), ("tokens_per_call", "sequence")):
         assert all(abs(row["ratio"] - 1) < MATCHED for row in select(rows, part=part, quantity=cost))
     omegas = {
-        row["shape"]: [row[f"omega_{i}"] for i in range(1, 6)] for row in select(rows, part="one round", size=0.7)
+        row["shape"]: [row[f"omega_{i}"] for i in range(1, 6)] for row in select(rows, part="one round", size=0.3)
     }
     assert min(omegas["exponential, no floor"]) < 1 <= min(omegas["exponential, floored"])
     assert np.ptp(np.diff(omegas["linear, no floor"])) < 1e-9
