@@ -31,6 +31,7 @@ NAMES = (
     "accepted_length_test",
     "against_jacobi",
     "bound_tightness",
+    "cascade_style",
     "decay_shapes",
     "optimal_residual_in_lantern",
     "propositions",
@@ -197,3 +198,25 @@ def test_one_row_of_lantern_is_the_theorys() -> None:
     )  # fmt: skip
     for name, v in (("tv", verifier), ("tv_star", theory.Verifier(verifier.rule))):
         assert row[name] == pytest.approx(theory.analyse_round(made.chain, draft, v, 2).total_variation, abs=EXACT)
+
+
+def test_near_duplicates_buy_acceptance_at_more_kl_than_uniform() -> None:
+    rows = table("cascade_style")
+    for tau, bought in cascade_style.means(rows, "clustered", "bought").items():
+        assert bought > cascade_style.means(rows, "no clusters", "bought")[tau] - EXACT
+        assert bought > 0.1
+    assert min(cascade_style.means(rows, "clustered", "kl_ratio").values()) > 1
+    for cell in group(rows, "codebook", "chain").values():
+        accepted = column(sorted(cell, key=lambda row: -row["tau"]), "accepted")
+        assert all(b >= a - EXACT for a, b in pairwise(accepted))
+        assert all(row["tv"] <= row["bound"] + EXACT for row in cell)
+
+
+def test_a_state_says_which_tokens_are_duplicates() -> None:
+    """Tokens with one next-token law have one state, and the rule's class then holds both."""
+    chain = theory.MarkovChain([0.2, 0.3, 0.5], [[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.8, 0.1, 0.1]])
+    hidden = cascade_style.states(chain)
+    assert np.array_equal(hidden[0], hidden[1])
+    rule = theory.CascadeStyle(tau_b=0.999).at(np.arange(3), hidden)
+    f = rule.acceptance([0.2, 0.3, 0.5], [0.5, 0.1, 0.4], 0)
+    assert f == pytest.approx([0.5 / 0.6, 1.0, 1.0])
