@@ -159,7 +159,7 @@ def caption(rows: Rows) -> str:
 register(
     Figure(
         name="cascade_style",
-        title="A CASCADE-style rule on synthetic chains: near-duplicates buy acceptance, at more KL than uniform relaxation",
+        title="A CASCADE-style rule on synthetic chains: near-duplicates buy acceptance, at more KL than uniform",
         claim=claim,
         caption=caption,
         build=build,

@@ -14,6 +14,7 @@ from paper_figures import (
     accepted_length_test,
     against_jacobi,
     bound_tightness,
+    cascade_style,
     optimal_residual_in_lantern,
     propositions,
     tables,
