@@ -46,7 +46,7 @@ PANELS = {
 def states(chain: theory.MarkovChain) -> np.ndarray:
     """Centred log p(·|x) of every token x, shape (V, V)."""
     logs = np.log(np.asarray(chain.transition))
-    return logs - logs.mean(axis=1, keepdims=True)
+    return np.asarray(logs - logs.mean(axis=1, keepdims=True))
 
 
 def _chain(context: Context, codebook: str, index: int) -> Rows:
