@@ -60,7 +60,7 @@ REPORTED = {
     "COOL-SD, floored": "COOL-SD, floored",
     "LANTERN++, published": "LANTERN++, own residual",
     "LANTERN++, G*": "LANTERN++, G*",
-    "capped excess": "capped block (this project)",
+    "capped excess": "our capped block",
     "SJD": "SJD, lossless",
     "coupled SJD": "coupled SJD, lossless",
 }
@@ -228,9 +228,10 @@ def draw(rows: Rows) -> Picture:
         if quotes:
             for target in (panel, table):
                 target.axhspan(y - 0.5, y + len(cell) + 1.3, color="#EFEFEF", zorder=0)
-        panel.text(
+        heading = panel.text(
             0.02, y + 0.1, name, transform=panel.get_yaxis_transform(), fontweight="bold", fontsize=8.5, va="center"
         )
+        heading.set_in_layout(False)  # it may reach beyond the axes
         heads = HEADS[QUOTED if quotes else OURS]
         for j, head in enumerate(heads):
             table.text(
