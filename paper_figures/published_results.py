@@ -56,9 +56,9 @@ REPORTED = {
     "lossless": "lossless",
     "lossless block": "lossless block verification",
     "uniform": "uniform",
-    "COOL-SD, no floor": "COOL-SD, as reconstructed",
+    "COOL-SD, no floor": "COOL-SD, no floor",
     "COOL-SD, floored": "COOL-SD, floored",
-    "LANTERN++, published": "LANTERN++, own residual",
+    "LANTERN++, published": "LANTERN++, its own",
     "LANTERN++, G*": "LANTERN++, G*",
     "capped excess": "our capped block",
     "SJD": "SJD, lossless",
@@ -177,8 +177,8 @@ def _blocks(rows: Rows) -> list[tuple[str, Rows]]:
         (f"quoted: {t}", select(rows, part=QUOTED, target=t)) for t in distinct(select(rows, part=QUOTED), "target")
     ]
     ours, equal = select(rows, part=OURS), select(rows, part=EQUAL)
-    blocks.append(("measured here: published settings, embedded pair", ours))
-    blocks.append((f"measured here: strengths matched to one speed (t = {REPORT_SIZE:g})", equal))
+    blocks.append(("measured here: published settings", ours))
+    blocks.append(("measured here: matched to one speed", equal))
     return blocks
 
 
