@@ -58,7 +58,7 @@ REPORTED = {
     "uniform": "uniform",
     "COOL-SD, no floor": "COOL-SD, no floor",
     "COOL-SD, floored": "COOL-SD, floored",
-    "LANTERN++, published": "LANTERN++, its own",
+    "LANTERN++, published": "LANTERN++, own G",
     "LANTERN++, G*": "LANTERN++, G*",
     "capped excess": "our capped block",
     "SJD": "SJD, lossless",
@@ -257,7 +257,7 @@ def draw(rows: Rows) -> Picture:
         y += 0.6
     for target in (panel, table):
         target.set_ylim(y - 0.4, -0.7)
-    panel.set_yticks([t for t, _ in ticks], [label for _, label in ticks], fontsize=7.5)
+    panel.set_yticks([t for t, _ in ticks], [f"   {label}" for _, label in ticks], fontsize=7.5)
     panel.set(xlabel="accepted length, the target's token included", xlim=(0.9, 4.1))
     panel.grid(axis="y", visible=False)
     table.set_xlim(0, len(HEADS[OURS]))
