@@ -45,7 +45,7 @@ STEPS = 2**12
 """Grid steps between the least and the largest log ρ."""
 NOTHING = 1e-9
 """A rule of smaller TV is lossless."""
-TAIL = 1e-12
+TAIL = 1e-9
 """Mass of S, by Bernstein's inequality, that may lie outside of the window of a cyclic convolution."""
 
 
@@ -117,7 +117,7 @@ def curve(law: Any, target: Any) -> tuple[Any, Any]:
     """(false alarms, detections) of the best detector at all its thresholds, from flagging nothing to flagging all."""
     ratio = np.divide(law, target, out=np.full_like(law, np.inf), where=target > 0)
     order = np.argsort(-ratio, kind="stable")
-    return tuple(np.minimum(np.append(0.0, np.cumsum(mass[order])), 1.0) for mass in (target, law))  # type: ignore[return-value]
+    return tuple(np.minimum(np.append(0.0, np.cumsum(mass[order])), 1.0) for mass in (target, law))
 
 
 def _kept(false: Any, detected: Any) -> tuple[list[int], int]:
