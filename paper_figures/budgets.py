@@ -158,8 +158,8 @@ def claim(rows: Rows) -> str:
     won, of = cautious_first(rows)
     return (
         f"The guarantee holds in {kept} of {len(budgeted(rows))} cases; the exact distance is {tv:.0f} % (TV) and "
-        f"{kl:.0f} % (KL) of the certificate in the median. {'; '.join(words)}. Under one ledger of ε ≤ .2 the cautious "
-        f"rule is the faster of the two in {won} of {of} cases."
+        f"{kl:.0f} % (KL) of the certificate in the median. {'; '.join(words)}. Under one ledger of ε ≤ .2 the "
+        f"cautious rule is the faster of the two in {won} of {of} cases."
     )
 
 
