@@ -134,10 +134,10 @@ def caption(rows: Rows) -> str:
     return (
         "Each cell: floored annealing over uniform relaxation at equal speed, geometric mean over one pair of each "
         f"kind ({', '.join(KINDS)}; mean TV {DISTANCE:g}, seed {rows[0]['seed']}), below it least and greatest; * "
-        f"marks means below {1 - pairs.EVEN:g}. Predictive TV over {TOKENS} tokens: one Markov pair a cell. Speed: accepted "
-        "length of a round, or tokens per call of the sequence, the share t of the way from lossless to accepting all. "
-        f"Blank: more than {LARGEST} outputs to enumerate. B is a proved bound on TV, the rest exact. A draft is "
-        "accepted with min(1, ω_i p/q), ω_i = max(1, c e^(−.7i)) for annealing."
+        f"marks means below {1 - pairs.EVEN:g}. Predictive TV over {TOKENS} tokens: one Markov pair each. Speed: "
+        "accepted length of a round, or tokens per call of the sequence, the share t of the way from lossless to "
+        f"accepting all. Blank: more than {LARGEST} outputs to enumerate. B is a proved bound on TV, the rest exact. A "
+        "draft is accepted with min(1, ω_i p/q), ω_i = max(1, c e^(−.7i)) for annealing."
     )
 
 
