@@ -144,7 +144,7 @@ def caption(rows: Rows) -> str:
 register(
     Figure(
         name="annealing_sizes",
-        title="At every draft length and vocabulary annealing lowers the bound; near lossless it raises KL",
+        title="At every draft length and vocabulary annealing lowers the bound; near lossless it raises a round's KL",
         claim=claim,
         caption=caption,
         build=build,
