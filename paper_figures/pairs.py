@@ -17,6 +17,7 @@ import numpy as np
 import simulate
 import theory
 from theory.families import Family
+from theory.known_steps import KnownRun
 
 FIRST_STRENGTH = 1.0
 LARGEST_STRENGTH = 64.0
@@ -133,7 +134,7 @@ def accepted_length(pair: Pair, length: int) -> Callable[[theory.Verifier], floa
 
 def tokens_per_call(pair: Pair, length: int, tokens: int) -> Callable[[theory.Verifier], float]:
     """Verifier → tokens per target call over a whole sequence."""
-    return lambda verifier: theory.analyse_sequence(pair.target, pair.draft, verifier, length, tokens).tokens_per_call
+    return KnownRun(pair.target, pair.draft, length, tokens, enumerate_prefixes=False).cost
 
 
 def round_numbers(pair: Pair, verifier: theory.Verifier, length: int) -> dict[str, float]:

@@ -14,6 +14,7 @@ once.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,16 +59,21 @@ class KnownRun:
         L.
     tokens : int or None
         T of whole sequences; None for one round.
+    enumerate_prefixes : bool
+        False for costs alone: chains that need no enumeration may then be of any length, and `analyse` is refused.
 
     Notes
     -----
     Oracle: `analyse_round` and `analyse_sequence` on the verifiers themselves.
     """
 
-    def __init__(self, target: Chain, draft: Chain, length: int, tokens: int | None) -> None:
+    def __init__(
+        self, target: Chain, draft: Chain, length: int, tokens: int | None, enumerate_prefixes: bool = True
+    ) -> None:
         self.chains, self.length, self.tokens = (target, draft), length, tokens
         count = length if tokens is None else tokens
-        merged, every = (list(joint_layers(target, draft, count, enumerate_prefixes=e)) for e in (False, True))
+        merged = list(joint_layers(target, draft, count))
+        every = list(joint_layers(target, draft, count, enumerate_prefixes=True)) if enumerate_prefixes else []
         layers = [(np.asarray(layer.target), np.asarray(layer.draft)) for layer in (*merged, *every)]
         laws, where = np.unique(np.concatenate([np.stack(a, axis=1) for a in layers]), axis=0, return_inverse=True)
         self.p, self.q = laws[:, None, 0], laws[:, None, 1]
@@ -102,7 +108,7 @@ class KnownRun:
         if not isinstance(asked, KnownVerifier):
             return float(self.analyse(asked).tokens_per_call)
         output = asked.accepted + asked.rejection[..., None] * asked.residual
-        key = asked.accepted.tobytes() + output.tobytes()
+        key = hashlib.sha256(asked.accepted.tobytes() + output.tobytes()).digest()
         if key not in self.costs:
             self.costs[key] = self._cost(asked.accepted, output)
         return self.costs[key]
