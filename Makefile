@@ -12,10 +12,10 @@ ARGS ?=
 .DEFAULT_GOAL := figures
 
 figures: $(READY)
-	$(BIN)/python -m paper_figures $(ARGS)
+	$(BIN)/python -m paper_figures --jobs $(WORKERS) $(ARGS)
 
 quick: $(READY)
-	$(BIN)/python -m paper_figures --quick $(ARGS)
+	$(BIN)/python -m paper_figures --jobs $(WORKERS) --quick $(ARGS)
 
 test: $(READY)
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)

@@ -94,6 +94,41 @@ def test_interruption_keeps_what_is_finished(
     assert (tmp_path / "small_one.png").exists()
 
 
+def test_side_by_side_makes_the_same_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two processes and one leave the same files; a figure that fails is named and does not stop the other."""
+    names = ["lossless_floor", "propositions"]
+    assert main([*names, "--quick", "--jobs", "2", "--out", str(tmp_path / "two")]) == 0
+    printed = capsys.readouterr()
+    assert all(f"{name}  " in printed.out for name in names)
+    assert printed.out.count("gallery: ") == 1
+    assert main([*names, "--quick", "--jobs", "2", "--out", str(tmp_path / "two")]) == 0
+    assert capsys.readouterr().out.count("up to date") == 2
+    assert main([*names, "--quick", "--out", str(tmp_path / "one")]) == 0
+    for name in names:
+        one, two = (tmp_path / folder / "quick" / f"{name}.csv" for folder in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+    page = (tmp_path / "two" / "quick" / "index.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in page for name in names)
+
+
+def test_side_by_side_names_what_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The children's interpreter is one that fails for one figure."""
+    fake = tmp_path / "python"
+    fake.write_text('#!/bin/sh\necho "made $3"\n[ "$3" != propositions ]\n', encoding="utf-8")
+    fake.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(fake))
+    assert main(["propositions", "lossless_floor", "--jobs", "2", "--out", str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr()
+    assert "made propositions" in printed.out
+    assert "made lossless_floor" in printed.out
+    assert printed.err.rstrip().endswith("failed: propositions")
+    fake.write_text("#!/bin/sh\nexit 130\n", encoding="utf-8")
+    assert main(["propositions", "lossless_floor", "--jobs", "2", "--out", str(tmp_path / "out")]) == 130
+    assert "Resume with: python -m paper_figures propositions" in capsys.readouterr().err
+
+
 def test_wrong_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unknown name, unwritable folder, negative seed: status 2 and one clear line."""
     assert main(["losless_floor", "--out", str(tmp_path / "new")]) == 2
@@ -105,6 +140,9 @@ def test_wrong_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as stopped:
         main(["--seed", "-1"])
     assert stopped.value.code == 2
+    with pytest.raises(SystemExit):
+        main(["--jobs", "0"])
+    assert "--jobs must be >= 1, got 0" in capsys.readouterr().err
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
