@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -30,8 +30,8 @@ from validate.tree_shapes import TreeShape
 SIZE, TOTAL, SAMPLES = 3, 4, 30_000
 """81 cells; with 30,000 draws a chi-square at level 1e-6 sees a TV of about .03 (power > .99)."""
 FALSE_ALARM = 1e-6
-TREE = [[[[]], []], [[], []], []]
-"""Three children, of which the eldest has two and a grandchild, the next has two; depth 3."""
+TREE = [[[[]], []], [[]]]
+"""Two children, of which the eldest has two and a grandchild, the younger has one; depth 3."""
 NEVER = theory.Verifier(theory.FixedAcceptance(0.0))
 
 
@@ -41,13 +41,27 @@ def chains(seed: int, depth: int = TOTAL) -> tuple[theory.TabularChain, theory.T
     return theory.TabularChain(levels[0]), theory.TabularChain(levels[1])
 
 
-def state(prefix: tuple[int, ...]) -> np.ndarray:
-    """A unit vector that depends on the whole prefix, at multiples of 36 degrees."""
-    angle = (prefix[-1] * (1 + len(prefix)) + sum(prefix)) * np.pi / 5
-    return np.array([np.cos(angle), np.sin(angle)])
+_ANGLES = np.random.default_rng(0).permuted(np.tile(np.arange(5), 24)) * np.pi / 5
+STATES = {
+    prefix: np.array([np.cos(angle), np.sin(angle)])
+    for angle, prefix in zip(
+        _ANGLES, (x for d in range(1, TOTAL + 1) for x in product(range(SIZE), repeat=d)), strict=True
+    )
+}
+"""A unit vector after every prefix; cosines are ±.31, ±.81 and 1, apart from every threshold here."""
 
 
-STATES = {prefix: state(prefix) for d in range(1, TOTAL + 1) for prefix in product(range(SIZE), repeat=d)}
+def number(prefix: tuple[int, ...]) -> int:
+    """Prefixes as numbers, the empty one first."""
+    code = 0
+    for token in prefix:
+        code = SIZE * code + 1 + token
+    return code
+
+
+TABLE = np.zeros((1 + max(map(number, STATES)), 2))
+for _prefix, _state in STATES.items():
+    TABLE[number(_prefix)] = _state
 
 
 class StateSequences(ChainSequences):
@@ -59,16 +73,20 @@ class StateSequences(ChainSequences):
         logits = super().tree_logits(inputs, lengths, forest, first)
         if not hidden:
             return logits
-        parents, ids = forest.parents[0].tolist(), inputs.tolist()
-        known, states = self.inputs[:, 1:].tolist(), torch.zeros(*inputs.shape, 2)
+        parents, rows = forest.parents[0].tolist(), []
         for node in range(forest.size):
             path = [node]
             while parents[path[0]] >= 0:
                 path.insert(0, parents[path[0]])
-            for b, length in enumerate(lengths.tolist()):
-                prefix = tuple(([] if length == 0 else known[b][: length - 1] + [ids[b][0]]) + [ids[b][v] for v in path[1:]])
-                if 0 < len(prefix) <= self.total:
-                    states[b, node] = torch.from_numpy(STATES[prefix])
+            code = np.zeros(len(inputs), dtype=np.int64)
+            for t in range(self.total):
+                # Token t of the prefix: known, or the node's ancestor at its depth; the root is START at length 0.
+                depth = t + 1 - lengths.numpy()
+                above = inputs.numpy()[np.arange(len(inputs)), np.take(path, depth.clip(0, len(path) - 1))]
+                token = np.where(depth < 0, self.inputs[:, t + 1], above)
+                code = np.where(depth < len(path), SIZE * code + 1 + token, code)
+            rows.append(TABLE[code])
+        states = torch.from_numpy(np.stack(rows, axis=1))
         return logits, states
 
 
@@ -96,8 +114,16 @@ def exact_law(
     law = np.zeros((SIZE,) * TOTAL)
     lengths = np.zeros(shape.depth + 1)
 
+    @cache
     def row(chain: theory.Chain, prefix: tuple[int, ...]) -> np.ndarray:
         return np.asarray(laws_at(chain, np.asarray([[*prefix, *[0] * (TOTAL - len(prefix))]]), np.asarray([len(prefix)])))[0]
+
+    @cache
+    def rest_of(prefix: tuple[int, ...]) -> np.ndarray:
+        """The target's law of the tokens behind a prefix."""
+        if len(prefix) >= TOTAL:
+            return np.ones(())
+        return np.stack([w * rest_of((*prefix, t)) for t, w in enumerate(row(target, prefix))])
 
     def cos(a: tuple[int, ...], b: tuple[int, ...]) -> float:
         return float(STATES[a] @ STATES[b])
@@ -123,20 +149,19 @@ def exact_law(
 
     def end(emitted: tuple[int, ...], now: np.ndarray, weight: float, taken: int) -> None:
         lengths[taken] += weight
+        if len(emitted) == TOTAL:
+            law[emitted] += weight
+            return
         for token in range(SIZE):
-            images = {(*emitted, token): weight * now[token]} if len(emitted) < TOTAL else {emitted: weight * now[token]}
-            for _ in range(TOTAL - 1 - len(emitted)):
-                images = {(*x, t): w * row(target, x)[t] for x, w in images.items() for t in range(SIZE)}
-            for x, w in images.items():
-                law[x] += w
+            law[(*emitted, token)] += weight * now[token] * rest_of((*emitted, token))
 
     def walk(
         node: int, kept: list[int], now: np.ndarray, emitted: tuple[int, ...], path: Any, weight: float
     ) -> None:
-        depth, refused, fallen = len(emitted), [], False
+        depth, refused = len(emitted), []
         for source in [node, *kept]:
             below = shape.children[source]
-            left = row(draft, path[source])
+            left = row(draft, path[source]).copy()
             for child in below:
                 q, x = left / left.sum(), path[child][-1]
                 group = {path[v][-1] for v in below if cos(path[v], path[child]) >= tau_b and depth + 1 < TOTAL} | {x}
@@ -157,8 +182,6 @@ def exact_law(
                 now = rest / rest.sum() if rest.sum() > 1e-15 else now
                 left[x] = 0.0
                 refused.append(child)
-                fallen = True
-        del fallen
         end(emitted, now, weight, depth)
 
     for path, weight in assignments(0, {0: ()}, 1.0):

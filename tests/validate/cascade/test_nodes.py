@@ -21,19 +21,16 @@ def enumerated(p: Any, q: Any, states: Any, tau: float, children: int) -> tuple[
     """Output law, acceptance and excess. Every ordered draw by itself, with the rule itself and the residual written out: no shortcut."""
     rule = theory.CascadeStyle(tau)
     output, accepted, excess = np.zeros(len(p)), 0.0, 0.0
-    for draw in permutations(range(len(p)), children):
+    support = [x for x in range(len(p)) if q[x] > 0]
+    for draw in permutations(support, min(children, len(support))):
         law, left, weight = np.asarray(p, float), np.asarray(q, float), 1.0
         laws = []
         for x in draw:
             laws.append(left / left.sum())
             weight *= laws[-1][x]
             left = np.where(np.arange(len(p)) == x, 0.0, left)
-            if left.sum() == 0 or weight == 0:
-                break
-        if weight == 0:
-            continue
         at = rule.at(list(draw), np.asarray(states)[list(draw)])
-        for x, draft in zip(draw, laws, strict=False):
+        for x, draft in zip(draw, laws, strict=True):
             f = np.asarray(at.acceptance(law, draft, 0))
             output[x] += weight * f[x]
             accepted += weight * f[x]
