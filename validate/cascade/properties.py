@@ -105,7 +105,7 @@ class Recorder(TreeDecoder):
             return super()._read(tokens, place)
         combed = torch.cat([tokens[:, :1]] + [tokens[:, [v, *self.path[1:]]] for v in self.others], dim=1)
         # First, because the nodes read last are those that the walk keeps.
-        logits, states = self.target.tree_logits(combed.clamp(min=START), place, self.comb, hidden=True)
+        logits, states = self.target.tree_logits(torch.where(self.comb.depths > 0, combed.clamp(min=0), combed), place, self.comb, hidden=True)
         behind = torch.softmax(self.warp(logits), dim=-1), guided_states(states, self.guidance, len(place))
         p, hidden = super()._read(tokens, place)
         left = (self.total - self.placed).cpu().numpy()

@@ -214,13 +214,13 @@ SETTINGS = {"lossless": (2.0, 2.0), "breadth": (0.5, 2.0), "all alike": (-1.0, 2
 
 @pytest.fixture(scope="module")
 def laws() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    return {name: exact_law(*chains(3), TREE, *taus) for name, taus in SETTINGS.items()}
+    return {name: exact_law(*chains(5), TREE, *taus) for name, taus in SETTINGS.items()}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_one_round_follows_its_enumerated_law(name: str, laws: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
     taus = [None if tau > 1 else tau for tau in SETTINGS[name]]
-    tokens, accepted = one_round(states_pair(*chains(3)), cascade_verifier(*taus), TREE)
+    tokens, accepted = one_round(states_pair(*chains(5)), cascade_verifier(*taus), TREE)
     law, lengths = laws[name]
     assert law.sum() == pytest.approx(1.0)
     assert pvalue(tokens, law) > FALSE_ALARM
@@ -247,8 +247,8 @@ def test_the_settings_differ_and_only_lossless_is_the_target(laws: dict[str, tup
 
 def test_depth_is_biased_by_the_laws_of_the_other_branch_alone() -> None:
     """Were the laws behind a subtree taken over those of the tokens really emitted, depth would be lossless."""
-    law, lengths = exact_law(*chains(3), TREE, 2.0, 0.5, own_branch=True)
-    lossless, fewer = exact_law(*chains(3), TREE, 2.0, 2.0)
+    law, lengths = exact_law(*chains(5), TREE, 2.0, 0.5, own_branch=True)
+    lossless, fewer = exact_law(*chains(5), TREE, 2.0, 2.0)
     np.testing.assert_allclose(law, lossless, atol=1e-12)
     steps = np.arange(len(lengths))
     assert lengths @ steps > fewer @ steps + 0.005
@@ -271,7 +271,7 @@ def test_broken_walks_are_told_apart(
         monkeypatch.setattr(TreeStates, "bind", shifted)
     if fault == "kept without likeness":
         monkeypatch.setattr(TreeStates, "converged", lambda s, node: torch.cat(s.refused, dim=1))
-    tokens, _ = one_round(states_pair(*chains(3)), cascade_verifier(0.5, 0.5), TREE)
+    tokens, _ = one_round(states_pair(*chains(5)), cascade_verifier(0.5, 0.5), TREE)
     assert pvalue(tokens, laws["both"][0]) < FALSE_ALARM
 
 
