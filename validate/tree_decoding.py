@@ -10,8 +10,8 @@ with q^(j) the draft law without the siblings already tried, renormalised, and f
 schedule ω_i relaxes by depth. The accepted child is the next node; where all are refused the next token is drawn from
 the last residual, behind a leaf from p. Of the caches only the accepted path is kept. At an image's end the tree is cut
 at the depth that is left. A rule that looks at the target's hidden states (`theory.CascadeStyle`) is told them, and may
-keep subtrees of refused nodes: see `validate.cascade.states`. With a lossless rule the images follow the target's law exactly; a tree with one child per
-node is a chain.
+keep subtrees of refused nodes: see `validate.cascade.states`. With a lossless rule the images follow the target's law
+exactly; a tree with one child per node is a chain.
 
 Source: SpecInfer (arXiv:2305.09781), EAGLE (arXiv:2401.15077), LANTERN (arXiv:2410.03355) for the 25-node tree.
 Oracle: `theory.analyse_tree`; `simulate.decode_tree` for whole sequences.

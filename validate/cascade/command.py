@@ -89,7 +89,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.out is not None and options.out.exists():
         report = dict(json.loads(options.out.read_text(encoding="utf-8")))
         if report.get("settings") != settings:
-            raise ValueError(f"{options.out} was made with {report.get('settings')}, now it is {settings}: name another")
+            raise ValueError(
+                f"{options.out} was made with {report.get('settings')}, now it is {settings}: name another"
+            )
     tree, taus = tree_of_paths(LANTERN_TREE), QUICK_TAUS if options.quick else TAUS
     proposer = feature_proposer(drafter)
     like = decode(pair, None, 0, count, device=options.device, seed=options.seed)

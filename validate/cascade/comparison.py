@@ -1,8 +1,8 @@
 """What CASCADE-style relaxation buys, beside COOL-SD and LANTERN++ on the same draft trees.
 
 Whole images: every rule decodes the same images with one tree and one drafter. A tree-decoded image has no closed-form
-likelihood under its rule, so divergences of images are not known: what is reported is cost (accepted depth a round, tokens
-per call) and quality (nats per token under the target, the judge's accuracy, Fréchet distance of its features).
+likelihood under its rule, so divergences of images are not known: what is reported is cost (accepted depth a round,
+tokens per call) and quality (nats per token under the target, the judge's accuracy, Fréchet distance of its features).
 
 One node: at the target's own prefixes, a node with two children from the drafter's law there has exact output laws o:
 accepted (a child is taken), TV(o, p), KL(o‖p), KL(p‖o). For CASCADE-style the classes are those of the target's states
@@ -106,7 +106,9 @@ def _quality(quality: Any) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def nodes_along(pair: Pair, images: Decoded, drafter: FeatureDrafter, seed: int) -> tuple[np.ndarray, np.ndarray, Tensor]:
+def nodes_along(
+    pair: Pair, images: Decoded, drafter: FeatureDrafter, seed: int
+) -> tuple[np.ndarray, np.ndarray, Tensor]:
     """Target and draft law (n, V) behind one random prefix of each image, and guided states after all V tokens."""
     device, size = pair.device, pair.vocab_size
     tokens = torch.from_numpy(images.tokens).to(device)

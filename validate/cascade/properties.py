@@ -8,8 +8,8 @@ Definitions. h_v is the guided hidden state at node v (`validate.cascade.states`
   reads c behind v as well: cos(h_{u c_1…c_d}, h_{v c_1…c_d}) and TV of the laws there for d = 0, 1, …. The rule sees
   d = 0 only; the TV at d ≥ 1 is the bias of a subtree taken over.
 
-States share a large mean, so that any two have a high cosine. Hence the controls: *unrelated* nodes (same node number and
-round, another image), and cosines of *centred* states, h minus its mean over the target's images. VVS (2511.13587)
+States that share a large mean would all have a high cosine. Hence the controls: *unrelated* nodes (same node number
+and round, another image), and cosines of *centred* states, h minus its mean over the target's images. VVS (2511.13587)
 reports a candidate-path cosine above .7 in 75 % of iterations and an adjacent-token cosine of .68.
 
 Intervals are at 95 % with images as units; correlations are rank correlations with the jackknife's.
@@ -105,7 +105,9 @@ class Recorder(TreeDecoder):
             return super()._read(tokens, place)
         combed = torch.cat([tokens[:, :1]] + [tokens[:, [v, *self.path[1:]]] for v in self.others], dim=1)
         # First, because the nodes read last are those that the walk keeps.
-        logits, states = self.target.tree_logits(torch.where(self.comb.depths > 0, combed.clamp(min=0), combed), place, self.comb, hidden=True)
+        logits, states = self.target.tree_logits(
+            torch.where(self.comb.depths > 0, combed.clamp(min=0), combed), place, self.comb, hidden=True
+        )
         behind = torch.softmax(self.warp(logits), dim=-1), guided_states(states, self.guidance, len(place))
         p, hidden = super()._read(tokens, place)
         left = (self.total - self.placed).cpu().numpy()
@@ -223,9 +225,7 @@ def _summary(table: Table, chosen: np.ndarray | None = None) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def measure_properties(
-    pair: Pair, images: Decoded, tree: Any, proposer: ProposerOf, seed: int = 0
-) -> dict[str, Any]:
+def measure_properties(pair: Pair, images: Decoded, tree: Any, proposer: ProposerOf, seed: int = 0) -> dict[str, Any]:
     """Both properties on a pair, as plain data.
 
     Parameters

@@ -9,7 +9,8 @@ p^(1) = p, p^(2), … with draft laws q^(1) = q, q^(2), … (`validate.siblings`
   f(x_j) = max(min(1, p^(j)(C)/q^(j)(C)), min(1, p^(j)/q^(j)(x_j)));
 * depth: let v be accepted and u be refused at the same depth, cos(h_u, h_v) ≥ τ_d. Once v has no child left to try,
   u's children are tried behind v, against v's own law with their own draft law q(·|u). Behind an accepted child c of u
-  the target's law is *taken from u's branch*, p(·|…u c) for p(·|…v c), and so are the keys and values of c in the cache.
+  the target's law is *taken from u's branch*, p(·|…u c) for p(·|…v c), and so are the keys and values of c: the cache
+  goes on with them to the image's end.
 
 What this does to the law:
 
@@ -132,7 +133,8 @@ class TreeStates:
 
     def refuse(self, below: Tensor, ids: Tensor, child: Tensor) -> None:
         """Remember children that were tried in vain: all with a token, or those elder than an accepted one."""
-        elder = torch.arange(below.shape[1], device=below.device) < torch.where(child < 0, below.shape[1], child)[:, None]
+        count = below.shape[1]
+        elder = torch.arange(count, device=below.device) < torch.where(child < 0, count, child)[:, None]
         self.refused.append(torch.where((ids >= 0) & elder, below, -1))
 
     def converged(self, node: Tensor) -> Tensor:

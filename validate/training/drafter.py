@@ -198,7 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = Plan(options.steps, BATCH, 3e-3, warmup=min(60, options.steps))
         tokens, classes = _samples(pair, options.samples, options.seed, options.work)
         generator = torch.Generator().manual_seed(int(fingerprint(options.seed, "drafter")[:15], 16))
-        drafter = fit_drafter(pair.target, tokens, classes, pair.guidance, plan, generator, cascade=options.cascade_weight)
+        drafter = fit_drafter(
+            pair.target, tokens, classes, pair.guidance, plan, generator, cascade=options.cascade_weight
+        )
         record = {"target_sha256": target_sha256(pair), "seed": options.seed, "samples": options.samples}
         if options.cascade_weight:
             record["cascade_weight"] = options.cascade_weight

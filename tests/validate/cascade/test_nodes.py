@@ -18,7 +18,7 @@ SIZE = 4
 
 
 def enumerated(p: Any, q: Any, states: Any, tau: float, children: int) -> tuple[np.ndarray, float, float]:
-    """Output law, acceptance and excess. Every ordered draw by itself, with the rule itself and the residual written out: no shortcut."""
+    """Output law, acceptance and excess: every ordered draw by itself, the rule and the residual as declared."""
     rule = theory.CascadeStyle(tau)
     output, accepted, excess = np.zeros(len(p)), 0.0, 0.0
     support = [x for x in range(len(p)) if q[x] > 0]

@@ -24,10 +24,10 @@ from validate.cascade.properties import Recorder, along_images, measure_properti
 from validate.decoding import decode
 from validate.models import Warp
 from validate.noise import image_noise
+from validate.training.drafter import halves
 from validate.tree_decoding import decode_tree
 from validate.tree_proposers import independent
 from validate.tree_shapes import TreeShape
-from validate.training.drafter import halves
 
 TREE, COUNT, GUIDANCE = [[[]], []], 40, 1.5
 LOSSLESS = theory.Verifier(theory.Lossless())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_the_value_is_the_declared_one() -> None:
 
 def test_candidates_are_those_of_whole_passes() -> None:
     target, (tokens, classes) = network(1, 0.25), images(6)
-    features, laws = halves(target, tokens, classes, GUIDANCE)
+    _, laws = halves(target, tokens, classes, GUIDANCE)
     threshold = 0.92
     some = interchangeable_candidates(
         target, tokens, classes, laws, GUIDANCE, torch.Generator().manual_seed(0), threshold
@@ -73,7 +74,7 @@ def test_its_gradient_lowers_it_and_moves_mass_to_what_is_alike() -> None:
         values.append(float(term.detach()))
         (gradient,) = torch.autograd.grad(term, scores)
         scores = (scores - gradient).detach().requires_grad_()
-    assert all(later < earlier for earlier, later in zip(values, values[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(values))
     # Interchangeable tokens are worth the same, whatever p says of them: that is what is rewarded, and its price.
     q = scores.softmax(-1)[0].tolist()
     assert q[0] == pytest.approx(q[1], abs=1e-6)
@@ -89,9 +90,7 @@ def term_of(weight: float) -> float:
     conditional, null = target.head(drafter.teach(tokens[:, :-1].repeat(2, 1), features[:, :-1])).chunk(2)
     q = (null + GUIDANCE * (conditional - null)).log_softmax(dim=-1)
     row = torch.arange(64)[:, None]
-    return float(
-        interchangeable_term(q[row, some.places - 1], laws[row, some.places].exp(), some.tokens, some.alike)
-    )
+    return float(interchangeable_term(q[row, some.places - 1], laws[row, some.places].exp(), some.tokens, some.alike))
 
 
 def test_training_with_a_weight_lowers_the_term() -> None:
