@@ -7,8 +7,8 @@ cos(h_x, h_y) ≥ τ, so A_xx = 1. With p̃ = p on the candidates, renormalised,
     term = − Σ_x p̃(x) log Σ_y A_xy q(y),
 
 the cross-entropy in which a token counts as drafted when an interchangeable one is. Without interchangeable tokens it
-is plain cross-entropy on the candidates; its least value is 0, with all mass on tokens that are like every candidate. It
-is added to the distillation loss with weight λ (`validate.training.drafter`).
+is plain cross-entropy on the candidates; its least value is 0, with all mass on tokens that are like every candidate.
+It is added to the distillation loss with weight λ (`validate.training.drafter`).
 
 Source: reconstruction; that CASCADE (arXiv:2605.07230) adds "the same signal" to the drafter's loss is all that is
 known of its term.
