@@ -57,7 +57,7 @@ def tree_methods(pair: Pair, depth: int, quick: bool = False) -> list[tuple[str,
     near = theory.nearest_neighbours(pair.tokenizer.codebook.detach().double().cpu().numpy(), NEIGHBOURS)
     taus: tuple[float, ...] = (0.9,) if quick else (0.9, 0.7, -1.0)
     out: list[tuple[str, dict[str, float], Verifier]] = [("lossless", {}, Verifier(theory.Lossless()))]
-    for delta in (1.1,) if quick else (0.25, 0.5, 1.1):
+    for delta in (1.1,) if quick else (0.5, 1.1, 2.0):
         out.append(("COOL-SD, floored", {"delta": delta}, theory.cool_sd(depth, delta, floor=1.0)))
     for lam in (2.0,) if quick else (1.5, 2.0, 5.0):
         out.append(("LANTERN++, G*", {"lambda": lam}, Verifier(theory.LanternPlusPlus(near, NEIGHBOURS, lam))))
