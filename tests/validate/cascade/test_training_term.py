@@ -87,8 +87,9 @@ def term_of(weight: float) -> float:
     drafter = fit_drafter(target, tokens, classes, GUIDANCE, Plan(150, 32, 1e-2, warmup=1), generator, cascade=weight)
     features, laws = halves(target, tokens, classes, GUIDANCE)
     some = interchangeable_candidates(target, tokens, classes, laws, GUIDANCE, torch.Generator().manual_seed(1))
-    conditional, null = target.head(drafter.teach(tokens[:, :-1].repeat(2, 1), features[:, :-1])).chunk(2)
-    q = (null + GUIDANCE * (conditional - null)).log_softmax(dim=-1)
+    with torch.no_grad():
+        conditional, null = target.head(drafter.teach(tokens[:, :-1].repeat(2, 1), features[:, :-1])).chunk(2)
+        q = (null + GUIDANCE * (conditional - null)).log_softmax(dim=-1)
     row = torch.arange(64)[:, None]
     return float(interchangeable_term(q[row, some.places - 1], laws[row, some.places].exp(), some.tokens, some.alike))
 
