@@ -52,9 +52,14 @@ MOST = 12.0
 """Largest log-strength tried when matching."""
 
 
+def _neighbours(pair: Pair) -> np.ndarray:
+    tokenizer: Any = pair.tokenizer
+    return theory.nearest_neighbours(tokenizer.codebook.detach().double().cpu().numpy(), NEIGHBOURS)
+
+
 def tree_methods(pair: Pair, depth: int, quick: bool = False) -> list[tuple[str, dict[str, float], Verifier]]:
     """Name, settings and verifier of every row."""
-    near = theory.nearest_neighbours(pair.tokenizer.codebook.detach().double().cpu().numpy(), NEIGHBOURS)
+    near = _neighbours(pair)
     taus: tuple[float, ...] = (0.9,) if quick else (0.9, 0.7, -1.0)
     out: list[tuple[str, dict[str, float], Verifier]] = [("lossless", {}, Verifier(theory.Lossless()))]
     for delta in (1.1,) if quick else (0.5, 1.1, 2.0):
@@ -158,7 +163,7 @@ def compare_nodes(
 ) -> list[dict[str, Any]]:
     """Exact two-children nodes behind the target's prefixes, one row a method and τ_b."""
     laws, drafts, states = nodes_along(pair, images, drafter, seed)
-    near = theory.nearest_neighbours(pair.tokenizer.codebook.detach().double().cpu().numpy(), NEIGHBOURS)
+    near = _neighbours(pair)
     units = torch.nn.functional.normalize(states.double(), dim=-1)
     cosines = (units @ units.transpose(1, 2)).cpu().numpy()
 
@@ -171,7 +176,7 @@ def compare_nodes(
             outputs.append(node.output(2)[0])
         return np.array(accepted), np.stack(outputs)
 
-    families = {
+    families: dict[str, Callable[[float], Verifier]] = {
         "COOL-SD (one node: uniform)": lambda s: Verifier(theory.Relaxed(math.exp(s))),
         "LANTERN++, G*": lambda s: Verifier(theory.LanternPlusPlus(near, NEIGHBOURS, math.exp(s))),
     }
@@ -182,13 +187,19 @@ def compare_nodes(
         nodes = [two_children(p, q, a) for p, q, a in zip(laws, drafts, alike, strict=True)]
         ours = np.array([node.accepted for node in nodes])
         excess = np.array([node.excess for node in nodes])
-        found = [("CASCADE-style, breadth", None, ours, np.stack([node.output for node in nodes]), excess)]
+        found: list[tuple[Any, ...]] = [
+            ("CASCADE-style, breadth", None, ours, np.stack([node.output for node in nodes]), excess)
+        ]
         for name, build in families.items():
-            strength = matched(lambda s, build=build: float(steps(build(s))[0].mean()), float(ours.mean()))
+
+            def reached(s: float, build: Callable[[float], Verifier] = build) -> float:
+                return float(steps(build(s))[0].mean())
+
+            strength = matched(reached, float(ours.mean()))
             if strength is None:
                 rows.append({"method": name, "tau_b": tau, "out_of_reach": True})
                 continue
-            found.append((name, math.exp(strength), *steps(build(strength)), None))  # type: ignore[arg-type]
+            found.append((name, math.exp(strength), *steps(build(strength)), None))
         for name, factor, accepted, outputs, more in found:
             tv, out, back = np.array([_numbers(p, o) for p, o in zip(laws, outputs, strict=True)]).T
             row: dict[str, Any] = {
