@@ -2,7 +2,8 @@
 
 The default compares lossless decoding; COOL-SD at δ = 1.1 as reconstructed, and with the lossless floor; uniform
 relaxation and the excess schedule at the floored one's predicted tokens per call. `python -m validate compare` holds
-every chain method against the others instead.
+every chain method against the others instead;
+`python -m validate cascade` measures CASCADE-style relaxation of draft trees.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from simulate.files import write_json
 from theory import AnyVerifier, Verifier
 from validate import compare
 from validate.batches import Decoded
+from validate.cascade import command as cascade
 from validate.measurement import Baseline, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
 from validate.models.checkpoints import DTYPES
@@ -110,6 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
     given_here = sys.argv[1:] if arguments is None else arguments
     if given_here[:1] == ["compare"]:
         return compare.main(given_here[1:])
+    if given_here[:1] == ["cascade"]:
+        return cascade.main(given_here[1:])
     p = parser()
     options = p.parse_args(arguments)
     unknown = [name for name in options.schedules if name not in MATCHED]

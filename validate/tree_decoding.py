@@ -9,8 +9,9 @@ candidates at once (`validate.models.forest`). Then, from the root downwards, si
 with q^(j) the draft law without the siblings already tried, renormalised, and f the rule at the node's depth, so that a
 schedule ω_i relaxes by depth. The accepted child is the next node; where all are refused the next token is drawn from
 the last residual, behind a leaf from p. Of the caches only the accepted path is kept. At an image's end the tree is cut
-at the depth that is left. With a lossless rule the images follow the target's law exactly; a tree with one child per
-node is a chain.
+at the depth that is left. A rule that looks at the target's hidden states (`theory.CascadeStyle`) is told them, and may
+keep subtrees of refused nodes: see `validate.cascade.states`. With a lossless rule the images follow the target's law
+exactly; a tree with one child per node is a chain.
 
 Source: SpecInfer (arXiv:2305.09781), EAGLE (arXiv:2401.15077), LANTERN (arXiv:2410.03355) for the 25-node tree.
 Oracle: `theory.analyse_tree`; `simulate.decode_tree` for whole sequences.
@@ -29,6 +30,7 @@ from simulate.draws import categorical
 from theory import AnyVerifier
 from theory.trees import Tree
 from validate.batches import Decoded, Round, decode_in_batches
+from validate.cascade.states import tree_states
 from validate.clock import Clock
 from validate.models import Pair, Warp
 from validate.models.forest import Forest
@@ -56,6 +58,7 @@ class TreeDecoder:
     ) -> None:
         device, rows = pair.device, len(conditions[0])
         self.total, self.warp, self.shape, self.noise = pair.num_tokens, warp, shape, noise
+        self.guidance = guidance
         self.inputs = torch.zeros((rows, self.total + 1), dtype=torch.int64, device=device)
         self.inputs[:, 0] = START
         self.placed = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -97,6 +100,13 @@ class TreeDecoder:
                     tokens[:, below] = draw_children(laws[:, node], u[:, below])
         return laws
 
+    def _read(self, tokens: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        """The target's laws (B, nodes, V) and hidden states (halves · B, nodes, D) of root and candidates."""
+        logits, hidden = self.target.tree_logits(
+            torch.where(self.forest.depths > 0, tokens.clamp(min=0), tokens), place, self.forest, hidden=True
+        )
+        return torch.softmax(self.warp(logits), dim=-1), hidden
+
     def round(self, verifier: Any) -> Tensor:
         """One tree of every unfinished row; accepted drafts of each row, −1 for rows that were finished."""
         row = torch.arange(len(self.placed), device=self.placed.device)
@@ -116,40 +126,49 @@ class TreeDecoder:
             q = self._grow(tokens, self.noise.draft[row, place])
             drafted = q is not None
         self.clock.lap("draft", self.depth)
-        logits, hidden = self.target.tree_logits(
-            torch.where(self.forest.depths > 0, tokens.clamp(min=0), tokens), place, self.forest, hidden=True
-        )
-        p = torch.softmax(self.warp(logits), dim=-1)
+        p, hidden = self._read(tokens, place)
         self.clock.lap("verify", 1)
         u = self.noise.acceptance[row, place]
         accepted = torch.zeros_like(self.placed)
         node, law = torch.zeros_like(self.placed), p[:, 0]
         fallen = torch.zeros_like(active)
         path = torch.zeros((len(row), self.depth + 1), dtype=torch.int64, device=row.device)
+        states = tree_states(verifier, hidden, self.guidance, tokens)
+        # Candidates refused so far at the newest node's depth whose subtrees it may try behind its own.
+        kept = node.new_empty((len(row), 0))
         for depth in range(self.depth if drafted else 0):
-            below = self.children.expand(len(row), -1, -1)[row, node]
             # A row that cannot go deeper tries no children: it is finished, refused above, or at the image's end.
-            below = torch.where((active & ~fallen & (accepted == depth) & (left > depth))[:, None], below, -1)
-            if not bool((below >= 0).any()):
+            tries = active & ~fallen & (accepted == depth) & (left > depth)
+            for source in (node, *kept.unbind(1)):
+                within = tries & (accepted == depth) & (source >= 0)
+                below = self.children.expand(len(row), -1, -1)[row, source.clamp(min=0)]
+                below = torch.where(within[:, None], below, -1)
+                if not bool((below >= 0).any()):
+                    continue
+                ids = torch.where(below >= 0, tokens[row[:, None], below.clamp(min=0)], -1)
+                child, residual = try_siblings(
+                    verifier if states is None else states.bind(below, ids, left == depth + 1),
+                    law,
+                    None if q is None else q[row, source.clamp(min=0)],
+                    ids,
+                    u[row[:, None], below.clamp(min=0)],
+                    depth,
+                )
+                taken = child >= 0
+                refused = (below[:, 0] >= 0) & ~taken
+                node = torch.where(taken, below.gather(1, child.clamp(min=0)[:, None])[:, 0], node)
+                law = torch.where(taken[:, None], p[row, node], torch.where(refused[:, None], residual, law))
+                fallen = (fallen | refused) & ~taken
+                accepted += taken
+                slot = torch.where(taken, self.placed + accepted, 0)
+                self.inputs[row, slot] = torch.where(taken, tokens[row, node], self.inputs[row, slot])
+                path[row, accepted] = node
+                if states is not None:
+                    states.refuse(below, ids, child)
+            if not bool((accepted > depth).any()):
                 break
-            ids = torch.where(below >= 0, tokens[row[:, None], below.clamp(min=0)], -1)
-            child, residual = try_siblings(
-                verifier,
-                p[row, node],
-                None if q is None else q[row, node],
-                ids,
-                u[row[:, None], below.clamp(min=0)],
-                depth,
-            )
-            taken = child >= 0
-            refused = (below[:, 0] >= 0) & ~taken
-            node = torch.where(taken, below.gather(1, child.clamp(min=0)[:, None])[:, 0], node)
-            law = torch.where(taken[:, None], p[row, node], torch.where(refused[:, None], residual, law))
-            fallen |= refused
-            accepted += taken
-            slot = torch.where(taken, self.placed + accepted, 0)
-            self.inputs[row, slot] = torch.where(taken, tokens[row, node], self.inputs[row, slot])
-            path[row, accepted] = node
+            if states is not None:
+                kept = states.converged(node)
         emits = active & (accepted < left)
         at = (self.placed + accepted).clamp(max=self.total - 1)
         uniform = torch.where(fallen, self.noise.residual[row, at], self.noise.bonus[row, at])

@@ -8,7 +8,8 @@ laws of a teacher-forced pass, the drafter learns to continue the features: in p
 
 means over the places that a pass has a target for. EAGLE (arXiv:2401.15077) has pass 1 with both terms (the weights are
 this project's); later passes are those of HASS (arXiv:2408.15766), except that all inputs of a pass, not only the last
-ones, are the drafter's own. Both halves of the guidance are drafted, as in decoding.
+ones, are the drafter's own. Both halves of the guidance are drafted, as in decoding. With ``--cascade-weight λ`` pass 1
+also has λ times the term of `validate.cascade.training`, which rewards mass on interchangeable tokens.
 
 The weights folder gains ``drafter/``: config.json and model.safetensors in the published layout, half precision.
 """
@@ -28,6 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from simulate.files import write_atomically
+from validate.cascade.training import interchangeable_candidates, interchangeable_term
 from validate.decoding import decode
 from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
 from validate.drafters.shipped import target_sha256
@@ -71,8 +73,14 @@ def fit_drafter(
     plan: Plan,
     generator: torch.Generator,
     passes: int = 2,
+    cascade: float = 0.0,
 ) -> FeatureDrafter:
-    """Drafter on the target's samples, tokens (N, T) and classes (N,); it starts from the target's own embedding."""
+    """Drafter on the target's samples, tokens (N, T) and classes (N,); it starts from the target's own embedding.
+
+    `cascade` ≥ 0 is the weight of the term for interchangeable tokens.
+    """
+    if not 0 <= cascade < float("inf"):
+        raise ValueError(f"the cascade weight must be finite and >= 0, got {cascade!r}")
     side = target.grid[0]
     config = DrafterConfiguration(target.vocab_size, target.width, HIDDEN, target.heads, side)
     drafter = FeatureDrafter(config).train()
@@ -92,6 +100,13 @@ def fit_drafter(
             p = laws[:, 1 + later :]
             loss = loss + functional.kl_div(q.flatten(0, 1), p.flatten(0, 1), log_target=True, reduction="batchmean")
             loss = loss + FEATURE * functional.smooth_l1_loss(made, features[:, 1 + later :])
+            if cascade and not later:
+                some = interchangeable_candidates(target, sequence, classes[index], laws, guidance, generator)
+                row = torch.arange(len(sequence))[:, None]
+                # Input t of pass 1 makes the law of index t + 1.
+                drafts, wanted = q[row, some.places - 1], laws[row, some.places].exp()
+                # The mean over passes is taken below; the term belongs to one of them.
+                loss = loss + passes * cascade * interchangeable_term(drafts, wanted, some.tokens, some.alike)
         step(loss / passes, drafter, adamw, "drafter")
         schedule.step()
     return drafter.eval().requires_grad_(False)
@@ -155,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--cascade-weight", type=float, default=0.0, metavar="WEIGHT",
+                        help="weight of the term for interchangeable tokens (default: 0)")  # fmt: skip
     parser.add_argument("--threads", type=int)
     options = parser.parse_args(arguments)
     if options.threads is not None:
@@ -166,8 +183,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = Plan(options.steps, BATCH, 3e-3, warmup=min(60, options.steps))
         tokens, classes = _samples(pair, options.samples, options.seed, options.work)
         generator = torch.Generator().manual_seed(int(fingerprint(options.seed, "drafter")[:15], 16))
-        drafter = fit_drafter(pair.target, tokens, classes, pair.guidance, plan, generator)
+        drafter = fit_drafter(
+            pair.target, tokens, classes, pair.guidance, plan, generator, cascade=options.cascade_weight
+        )
         record = {"target_sha256": target_sha256(pair), "seed": options.seed, "samples": options.samples}
+        if options.cascade_weight:
+            record["cascade_weight"] = options.cascade_weight
         size = store_drafter(drafter, options.out, record | {"steps": plan.steps, "guidance": pair.guidance})
     except (FileNotFoundError, TrainingError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
