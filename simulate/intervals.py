@@ -166,7 +166,8 @@ def mean_interval(
         In (0, 1).
     method : {"normal", "bernstein"}
     least, most : float
-        Bounds that every term obeys.
+        Bounds of the mean, to which estimate and interval are cut: say ``least=-math.inf`` where it may be negative,
+        as the mean of differences. For "bernstein" they are bounds that every term obeys.
     name : str
         What an error message calls the terms.
 
