@@ -42,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.arrays import Array, device, real_number, to_numpy, whole_number
+from theory.arrays import Array, array_namespace, device, real_number, to_numpy, whole_number
 from theory.chains import Chain, check_depth, next_laws
 from theory.distances import kl_divergence, max_ratio, total_variation
 from theory.numbers import Bound, Exact
@@ -84,9 +84,9 @@ class Skipping:
         for name in ("probability", "confidence"):
             object.__setattr__(self, name, real_number(getattr(self, name), name, least=0.0, most=1.0))
 
-    def trusted(self, q: Array, xp: Any) -> Array:
+    def trusted(self, q: Array) -> Array:
         """Whether a draft law (..., V) is sure enough to be emitted unseen, bool (...)."""
-        return xp.max(q, axis=-1) >= self.confidence
+        return array_namespace(q).max(q, axis=-1) >= self.confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ def filter_skipping(
     rows: list[list[Array]] = [[] for _ in range(8)]
     for t in range(count):
         pt, qt = p[..., t, :], q[..., t, :]
-        emitting = b * coin * xp.astype(skipping.trusted(qt, xp), p.dtype)[..., None]
+        emitting = b * coin * xp.astype(skipping.trusted(qt), p.dtype)[..., None]
         first = a[..., :1] + xp.sum(b - emitting, axis=-1)[..., None]
         a = xp.concat([first, a[..., 1:]], axis=-1)
         accepted, output, weights = offset_steps(verifier, pt, qt, length, weight)

@@ -1,4 +1,4 @@
-"""Verification skipping against a plain recursion over everything a decoder can do, and decoders it must not agree with."""
+"""Verification skipping against a plain recursion over all a decoder can do, and decoders it must not agree with."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ def test_bad_input() -> None:
     target, draft = pair(7)
     with pytest.raises(ValueError, match=f"{TOKENS} levels"):
         theory.analyse_skipping(target, draft, LOSSLESS, 2, TOKENS + 1, SCHEMES[0])
+    iid = theory.IIDChain(np.full(8, 0.125))
     with pytest.raises(ValueError, match="sequences are more than"):
-        iid = theory.IIDChain(np.full(8, 0.125))
         theory.analyse_skipping(iid, iid, LOSSLESS, 2, 9, SCHEMES[0])
     p = np.full((4, 2), 0.5)
     with pytest.raises(ValueError, match="axis of offsets"):
