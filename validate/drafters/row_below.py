@@ -4,10 +4,10 @@ A row of the image has W tokens; h_j is what the target's head reads after input
 numbered from 0). Behind n known tokens a block of L tokens is drafted at the places u = n + k − 1, k = 1…L:
 
 * horizontal head k reads h_{n−1}, the newest feature: H_k = head(h + silu(A_k h + a_k));
-* the vertical head reads h_{u−W+1}, which has just seen the token above u: V = head(h + silu(B h + b)). It needs nothing
-  of u's own row, so the draft of a whole row is there once the row above is verified, and waits until decoding arrives;
-* q_u ∝ exp(α_k H_k + β_k V) where u has a row above, ∝ exp(H_k) in the first row; both halves of guidance are combined as
-  the target's are.
+* the vertical head reads h_{u−W+1}, which has just seen the token above u: V = head(h + silu(B h + b)). It needs
+  nothing of u's own row: the draft of a row is there once the row above is verified, and waits until decoding arrives;
+* q_u ∝ exp(α_k H_k + β_k V) where u has a row above, ∝ exp(H_k) in the first row; both halves of guidance are combined
+  as the target's are.
 
 The heads look at verified features alone, never at drafted tokens: one small matrix product drafts the block. What is
 drafted is verified as any chain is (`validate.decoder`), with q_u as its declared law, so that lossless verification
@@ -283,8 +283,8 @@ def laws_by_offset(
 ) -> tuple[Tensor, Tensor]:
     """Target laws (n, T, V) and draft laws (n, L, T, V) along images, in float64.
 
-    [b, i, t] is the draft of token t in a round that has accepted i tokens, hence began behind t − i of them; where that
-    is none (t ≤ i) there is no draft, and a uniform law stands there. With the first token taken from p,
+    [b, i, t] is the draft of token t in a round that has accepted i tokens, hence began behind t − i of them; where
+    that is none (t ≤ i) there is no draft, and a uniform law stands there. With the first token taken from p,
     ``theory.filter_offsets(tokens[:, 1:], p[:, 1:], q[:, :, 1:], verifier, L)`` follows the rest.
     """
     inputs = torch.cat([torch.full_like(tokens[:, :1], START), tokens[:, :-1]], dim=1)
