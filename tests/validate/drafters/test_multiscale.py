@@ -24,7 +24,7 @@ from validate.scoring import laws_along
 from validate.training.multiscale import fit_multiscale
 from validate.training.presets import Plan
 
-SAMPLES, FALSE_ALARM, GUIDANCE = 12_000, 1e-6, 1.5
+SAMPLES, FALSE_ALARM, GUIDANCE = 4_000, 1e-6, 1.5
 CONFIG = {"vocab_size": VOCABULARY, "num_classes": CLASSES, "side": SIDE, "width": 8, "heads": 2, "channels": 6}
 NEIGHBOURS = np.array([[1], [0]])
 
@@ -118,7 +118,7 @@ def run(tau: float, radius: int, samples: int = SAMPLES, **options: Any) -> Any:
     return decode_multiscale(grid_pair(), drafter(), rule, radius, [1] * samples, **arguments)
 
 
-@pytest.mark.parametrize(("tau", "radius"), [(0.0, 0), (0.4, 0), (0.3, 1), (0.6, 0), (1.0, 0)])
+@pytest.mark.parametrize(("tau", "radius"), [(0.4, 0), (0.3, 1), (0.6, 0)])
 def test_images_follow_the_enumerated_law(tau: float, radius: int) -> None:
     law, calls = exact(tau, radius)
     assert abs(law.sum() - 1) < 1e-9
