@@ -1,7 +1,8 @@
-"""Make the figures: `python -m paper_figures [NAME ...] [--quick] [--out DIR] [--list] [--seed N] [--force]`.
+"""Make the figures: `python -m paper_figures [NAME ...] [--quick] [--out DIR] [--list] [--seed N] [--force] [--record]`
 
 Without names all figures are made. Finished ones are skipped, so the same command resumes an interrupted run. Quick
-versions go to a folder of their own, `DIR/quick`, and never replace full ones. Exit status: 0 all made or up to
+versions go to a folder of their own, `DIR/quick`, and never replace full ones. `--record` makes all, then renews the
+tables that the README quotes and its answers (`paper_figures.record`). Exit status: 0 all made or up to
 date, 1 a figure failed (the others are made), 2 a wrong argument or an output folder that cannot be written,
 130 interrupted.
 """
@@ -16,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from paper_figures import gallery, registry
+from paper_figures import gallery, record, registry
 from paper_figures.files import OutputFolderError
 from paper_figures.store import Store
 
@@ -35,7 +36,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list the figures and stop")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="root of all random streams (0)")
     parser.add_argument("--force", action="store_true", help="build again what is up to date")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="then keep the tables quoted in the README in paper_figures/recorded, and renew its answers",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.record and (arguments.quick or arguments.seed or arguments.names):
+        parser.error("--record keeps the full tables of seed 0: leave out names, --quick and --seed")
     if arguments.seed < 0:
         parser.error(f"--seed must be >= 0, got {arguments.seed}")
     return arguments
@@ -63,9 +71,11 @@ def _make(store: Store, chosen: list[registry.Figure], force: bool, failed: list
                 traceback.print_exc()
                 outcome = f"FAILED: {type(error).__name__}: {error}"
                 failed.append(figure.name)
-            gallery.write(store)
+            if outcome != "up to date":
+                gallery.write(store)
             tqdm.write(f"{figure.name:<{width}}  {time.perf_counter() - start:6.1f} s  {outcome}", file=sys.stdout)
             sys.stdout.flush()
+    gallery.write(store)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,6 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\nstopped; finished figures and cells are kept. Resume with: {command}", file=sys.stderr)
         return 130
     print(f"gallery: {store.folder / 'index.html'}")
+    if arguments.record and not failed:
+        for path in record.record(store):
+            print(f"recorded: {path}")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -162,5 +162,6 @@ register(
         draw=draw,
         uses=("theory", "simulate"),
         order=40,
+        group="one round",
     )
 )

@@ -129,5 +129,6 @@ register(
         draw=draw,
         uses=("theory", "simulate", "paper_figures/annealing_truth.py"),
         order=30,
+        group="many rounds",
     )
 )

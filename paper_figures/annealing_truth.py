@@ -196,5 +196,6 @@ register(
         draw=draw,
         uses=("theory", "simulate"),
         order=20,
+        group="many rounds",
     )
 )

@@ -120,5 +120,6 @@ register(
         draw=draw,
         uses=("theory", "simulate"),
         order=10,
+        group="one round",
     )
 )

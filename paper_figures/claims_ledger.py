@@ -54,13 +54,13 @@ def _lines(text: str, width: int, most: int | None = None) -> list[str]:
 
 def evidence(row: Row) -> list[str]:
     """Lines of the last column: what was computed, then the counterexample if there is one."""
-    lines = _lines(f"computed: {_symbols(row['computed'])}", COLUMNS["evidence"][1], MOST)
+    lines = _lines(f"computed: {symbols(row['computed'])}", COLUMNS["evidence"][1], MOST)
     if row["counterexample"]:
-        lines += _lines(f"counterexample: {_symbols(row['counterexample'])}", COLUMNS["evidence"][1], MOST)
+        lines += _lines(f"counterexample: {symbols(row['counterexample'])}", COLUMNS["evidence"][1], MOST)
     return lines
 
 
-def _symbols(text: str) -> str:
+def symbols(text: str) -> str:
     """Names of the code in the symbols of the picture."""
     for name, symbol in SYMBOLS.items():
         text = text.replace(name, symbol)
@@ -123,7 +123,7 @@ def caption(rows: Rows) -> str:
         "verdict is about the claim as written here. All computed by proofs and by deterministic searches over small "
         "rational chains, smallest denominators first. p, q: target and draft laws of independent tokens; ω: "
         "relaxation factor; f: acceptance; G: residual; L: draft length; N: expected accepted drafts; t: relaxation "
-        f"from lossless (0) to accept all (1).{f' […]: cut here, whole in the table ({cut}).' if cut else ''}"
+        f"from lossless (0) to accept all (1).{f' […] in the picture: cut, whole in the table ({cut}).' if cut else ''}"
     )
 
 
@@ -137,5 +137,6 @@ register(
         draw=draw,
         uses=("theory",),
         order=58,
+        group="papers",
     )
 )

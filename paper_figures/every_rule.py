@@ -277,5 +277,6 @@ register(
         draw=draw,
         uses=("theory", "simulate"),
         order=55,
+        group="many rounds",
     )
 )

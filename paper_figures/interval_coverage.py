@@ -130,5 +130,6 @@ register(
         draw=draw,
         uses=("theory", "simulate"),
         order=60,
+        group="further",
     )
 )

@@ -154,5 +154,6 @@ register(
         draw=draw,
         uses=("theory", "simulate"),
         order=50,
+        group="one round",
     )
 )

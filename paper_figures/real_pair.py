@@ -271,5 +271,6 @@ register(
             "validate/quality.py",
         ),
         order=60,
+        group="real images",
     )
 )

@@ -50,7 +50,16 @@ TABLE_MODULES = ("context", "files", "pairs", "registry", "store", "tables")
 """Modules of this package every table depends on."""
 PICTURE_MODULES = ("style",)
 """Modules only the pictures depend on."""
-OTHER_MODULES = ("__main__", "fingerprint", "gallery")
+OTHER_MODULES = ("__main__", "fingerprint", "gallery", "page", "record")
+
+GROUPS = {
+    "one round": "One round: a block of drafted tokens and its check",
+    "many rounds": "Many rounds: whole sequences",
+    "real images": "Real images",
+    "papers": "The papers' items",
+    "further": "Further figures",
+}
+"""Sections of the gallery, in order: what a module says → heading."""
 
 _figures: dict[str, Figure] = {}
 _broken: dict[str, Exception] = {}
@@ -79,7 +88,9 @@ class Figure:
     uses : tuple of str
         Packages or files, relative to the folder this package lies in, such as "theory" or "validate/quality.py".
     order : int
-        Place in the gallery; ties by name.
+        Place in the gallery's section; ties by name.
+    group : str
+        The gallery's section, a key of `GROUPS`.
     """
 
     name: str
@@ -90,10 +101,13 @@ class Figure:
     draw: Callable[[Rows], Picture]
     uses: tuple[str, ...]
     order: int = 100
+    group: str = "further"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             raise ValueError(f"figure name {self.name!r} must be lower-case letters, digits and underscores")
+        if self.group not in GROUPS:
+            raise ValueError(f"figure {self.name}: group {self.group!r} must be one of {', '.join(GROUPS)}")
         for role in ("build", "draw"):
             if not hasattr(getattr(self, role), "__code__"):
                 raise TypeError(f"figure {self.name}: {role} must be a plain function, got {getattr(self, role)!r}")

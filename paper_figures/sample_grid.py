@@ -170,5 +170,6 @@ register(
             "validate/quality.py",
         ),
         order=70,
+        group="real images",
     )
 )

@@ -1,13 +1,15 @@
 """Simulation of relaxed speculative decoding: synthetic chains, block decoding, estimates with intervals."""
 
 from simulate.coverage import coverage_table
-from simulate.decoding import CompiledRound, Decoded, DecodedRound, compile_round, decode, decode_round, sample
+from simulate.decoded import Decoded, DecodedRound
+from simulate.decoding import CompiledRound, compile_round, decode, decode_round, sample
 from simulate.drafts import make_draft
 from simulate.draws import Streams, categorical, streams
 from simulate.estimates import Estimate, Predictive, Roc
-from simulate.estimation import estimate, estimate_from_filters, filter_sequences, teacher_forced
+from simulate.estimation import estimate, estimate_from_filters, filter_sequences
 from simulate.intervals import Interval
 from simulate.jacobi import decode_jacobi
+from simulate.laws import teacher_forced
 from simulate.sweeps import Grid, Sweep, sweep
 from simulate.synthetic import (
     EmbeddingChain,

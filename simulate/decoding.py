@@ -21,45 +21,23 @@ uses its own uniforms whatever the other rows do.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 import theory
+from simulate.decoded import Decoded, DecodedRound, continue_with_target, until_finished
 from simulate.draws import Streams, categorical, streams
-from simulate.mechanism import laws_at, play_round
+from simulate.laws import Integers, laws_after
+from simulate.mechanism import play_round
 from simulate.tables import LARGEST_RECORDS, Plan, Walk, merge_of
-from theory.arrays import same_vocabulary, to_numpy, whole_number
+from theory.arrays import same_vocabulary, whole_number
 from theory.chains import check_depth
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 TABLES_PAY = 2
 """Tables are built if they have at most half as many bins as the mechanism would compute masses: a bin costs about
 .2 µs to build, a mass .1 to .5 µs to use."""
-
-
-class Decoded(NamedTuple):
-    """What `decode` returns."""
-
-    tokens: Integers
-    """Shape (B, T)."""
-    accepted: Integers
-    """Shape (B, R): accepted drafts of every round, −1 behind a sequence's last round. A round cut off by the end of
-    the sequence counts the drafts that were kept."""
-    calls: Integers
-    """Shape (B,): rounds, hence target calls."""
-
-
-class DecodedRound(NamedTuple):
-    """What `decode_round` returns."""
-
-    tokens: Integers
-    """Shape (B, L+1): the round's output, continued with the target where it is shorter."""
-    accepted: Integers
-    """Shape (B,): accepted drafts."""
 
 
 def decode(
@@ -102,7 +80,7 @@ def decode(
 
     Notes
     -----
-    Source: THEORY 1 and 6. Oracle: `theory.analyse_sequence`.
+    Source: Leviathan et al. 2211.17192; docs: The mathematics, Many rounds. Oracle: `theory.analyse_sequence`.
     """
     length, tokens, batch = _checked_sizes(target, draft, length, tokens, tokens, batch)
     plan = _plan(target, draft, verifier, length, tokens, batch, rng, repeat=True)
@@ -112,16 +90,11 @@ def decode(
             bar.update(batch * tokens)
         return run
     draws = streams(rng)
-    out, lengths = np.zeros((batch, tokens), dtype=np.int64), np.zeros(batch, dtype=np.int64)
-    accepted: list[Integers] = []
-    with tqdm(total=batch * tokens, unit="token", disable=not progress) as bar:
-        while batch and int(lengths.min()) < tokens:
-            kept, after = play_round(target, draft, verifier, length, out, lengths, draws)
-            accepted.append(kept)
-            bar.update(int((after - lengths).sum()))
-            lengths = after
-    table = np.stack(accepted, axis=1) if accepted else np.zeros((batch, 0), dtype=np.int64)
-    return Decoded(out, table, np.asarray((table >= 0).sum(axis=1), dtype=np.int64))
+
+    def play(out: Integers, lengths: Integers) -> tuple[Integers, Integers]:
+        return play_round(target, draft, verifier, length, out, lengths, draws)
+
+    return until_finished(play, batch, tokens, progress)
 
 
 def decode_round(
@@ -149,7 +122,7 @@ def decode_round(
 
     Notes
     -----
-    Source: THEORY 1. Oracle: `theory.analyse_round`.
+    Source: Leviathan et al. 2211.17192; docs: The mathematics, One round. Oracle: `theory.analyse_round`.
     """
     start = np.zeros(0, dtype=np.int64) if prefix is None else np.asarray(prefix, dtype=np.int64)
     depth = start.shape[-1] if start.ndim else 0
@@ -171,10 +144,7 @@ def decode_round(
     if batch == 0:
         return DecodedRound(out[:, depth:], np.zeros(0, dtype=np.int64))
     kept, lengths = play_round(target, draft, verifier, length, out, np.full(batch, depth), draws)
-    while int(lengths.min()) < end:
-        u, rows = draws.bonus.random(batch), np.flatnonzero(lengths < end)
-        out[rows, lengths[rows]] = categorical(laws_at(target, out[rows], lengths[rows]), u[rows])
-        lengths = lengths + (lengths < end)
+    continue_with_target(target, out, lengths, draws)
     return DecodedRound(out[:, depth:], kept)
 
 
@@ -281,8 +251,7 @@ def sample(
     draws = streams(rng).bonus
     out = np.zeros((batch, tokens), dtype=np.int64)
     for t in tqdm(range(tokens), unit="token", disable=not progress):
-        laws = np.asarray(to_numpy(chain.conditional(out[:, :t])), dtype=np.float64)
-        out[:, t] = categorical(laws, draws.random(batch))
+        out[:, t] = categorical(laws_after(chain, out[:, :t]), draws.random(batch))
     return out
 
 

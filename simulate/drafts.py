@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 import theory
-from simulate.decoding import Floats, sample
+from simulate.decoding import sample
+from simulate.laws import Floats
 from simulate.synthetic import GridChain, softmax
 from theory.arrays import real_number, to_numpy, whole_number
 from theory.chains import check_depth

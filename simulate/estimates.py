@@ -1,6 +1,7 @@
 """What an estimate holds: one term per sample, and the distances, counts and curves they average to.
 
-With ρ = P̂(x_{1:T})/P(x_{1:T}), exact for every sample (THEORY 6), and M = (P + P̂)/2, sampled by halves:
+With ρ = P̂(x_{1:T})/P(x_{1:T}), exact for every sample (docs: The mathematics, Many rounds), and M = (P + P̂)/2, sampled
+by halves:
 
 * TV(P̂, P) = E_M |ρ − 1|/(ρ + 1) = E_M tanh(|log ρ|/2), terms in [0, 1]
 * Hellinger² = 1 − Σ√(P P̂) = E_M [1 − 2√ρ/(1 + ρ)], terms in [0, 1]

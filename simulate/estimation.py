@@ -1,9 +1,9 @@
 """Estimates where exact laws are out of reach: decode, filter, average.
 
 Half of the sequences are decoded (law P̂), half are drawn from the target (law P). One teacher-forced pass of both
-chains over each gives its exact likelihood under either law and the one-step predictive laws (THEORY 6);
-`simulate.estimates` says what they average to. `estimate_from_filters` is the part that knows no chain: networks use
-it too.
+chains over each gives its exact likelihood under either law, P̂(x_1…x_T) = Σ_i a_T(i) over the offsets i of the running
+round, and the one-step predictive laws (docs: The mathematics, Many rounds). `simulate.estimates` says what they
+average to. `estimate_from_filters` is the part that knows no chain: networks use it too.
 
 >>> target, draft = theory.IIDChain([0.25, 0.75]), theory.IIDChain([0.75, 0.25])
 >>> e = estimate(target, draft, theory.Verifier(theory.Lossless()), 2, 6, 400, np.random.default_rng(1))
@@ -20,20 +20,15 @@ import numpy as np
 from tqdm import tqdm
 
 import theory
-from simulate.decoding import Floats, Integers, decode, sample
+from simulate.decoding import decode, sample
 from simulate.draws import streams
 from simulate.estimates import Estimate, Predictive
 from simulate.intervals import Method, check_method
+from simulate.laws import Floats, Integers, teacher_forced
 from theory.arrays import to_numpy, whole_number
 
 ENTRIES_AT_ONCE = 2**21
 """Entries (sequences × T × L × V) filtered together: a dozen float64 temporaries stay below 256 MB."""
-
-
-def teacher_forced(chain: theory.Chain, tokens: Integers) -> Floats:
-    """Laws of every token of given sequences after its own prefix: tokens (n, T) → (n, T, V)."""
-    laws = [np.asarray(to_numpy(chain.conditional(tokens[:, :t])), dtype=np.float64) for t in range(tokens.shape[1])]
-    return np.stack(laws, axis=1)
 
 
 def filter_sequences(
@@ -125,7 +120,8 @@ def estimate_from_filters(
 
     Notes
     -----
-    Source: THEORY 6. Oracle: `theory.analyse_sequence`; `simulate.coverage` measures the intervals against it.
+    Source: docs: The mathematics, Many rounds. Oracle: `theory.analyse_sequence`; `simulate.coverage` measures the
+    intervals against it.
     """
     method, confidence = check_method(method, confidence)
     length, tokens = whole_number(length, "length", 1), whole_number(tokens, "tokens", 1)
@@ -209,7 +205,7 @@ def estimate(
 
     Notes
     -----
-    Source: THEORY 6. Oracle: `theory.analyse_sequence` on chains small enough to enumerate.
+    Source: docs: The mathematics, Many rounds. Oracle: `theory.analyse_sequence` on chains small enough to enumerate.
     """
     samples = whole_number(samples, "samples", 4)
     method, confidence = check_method(method, confidence)

@@ -32,9 +32,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 import theory
-from simulate.decoding import Decoded
+from simulate.decoded import Decoded
 from simulate.draws import Streams, categorical, streams
-from simulate.mechanism import Floats, Integers, laws_at
+from simulate.laws import Floats, Integers, laws_at
 from theory.arrays import to_numpy, whole_number
 from theory.chains import check_depth
 from theory.verifiers import acceptance_of, residual_after
@@ -72,9 +72,8 @@ def maximal_draw(drafted: Integers, old: Any, new: Any, keep: Any, redraw: Any) 
     keep, redraw : array, shape (n,)
         Uniforms, independent of y.
     """
-    verifier = theory.Verifier(theory.Lossless(), theory.vanilla_residual)
     old, new = np.asarray(old), np.asarray(new)
-    f = theory.acceptance_of(verifier, new, old, 0)[np.arange(len(drafted)), drafted]
+    f = theory.Lossless().acceptance(new, old, 0)[np.arange(len(drafted)), drafted]
     return np.where(keep < f, drafted, categorical(theory.vanilla_residual(new, old, old), redraw))
 
 
@@ -154,7 +153,7 @@ def decode_jacobi(
     accepted = np.full((batch, width), -1, dtype=np.int64)
     for start, part in zip(range(0, batch, step), histories, strict=True):
         accepted[start : start + step, : part.shape[1]] = part
-    return Decoded(out, accepted, np.asarray((accepted >= 0).sum(axis=1), dtype=np.int64))
+    return Decoded.counted(out, accepted)
 
 
 def _decode_rows(
@@ -177,7 +176,7 @@ def _decode_rows(
     history: list[Integers] = []
     while len(rows):
         block = np.minimum(window, end - lengths[rows])
-        state = _fill(canvas, rows, lengths[rows], state, window, draws, fresh)
+        _fill(canvas, rows, lengths[rows], state, draws, fresh)
         laws = _laws(target, canvas[rows], lengths[rows], window, end)
         accepted = _verify(verifier, canvas, rows, lengths[rows], block, laws, state.laws, draws)
         history.append(np.full(count, -1, dtype=np.int64))
@@ -192,18 +191,14 @@ def _decode_rows(
     return np.stack(history, axis=1)
 
 
-def _fill(
-    canvas: Integers, rows: Integers, at: Integers, state: _Window, window: int, draws: Streams, fresh: Fresh
-) -> _Window:
-    """Random tokens in the places of the window that hold no draft yet."""
-    size = state.laws.shape[-1]
-    laws = state.laws
-    uniforms = draws.draft.random((len(rows), window))
-    new, place = np.nonzero(np.arange(window) >= state.known[:, None])
+def _fill(canvas: Integers, rows: Integers, at: Integers, state: _Window, draws: Streams, fresh: Fresh) -> None:
+    """Random tokens, and their declared laws, in the places of the window that hold no draft yet."""
+    _, places, size = state.laws.shape
+    uniforms = draws.draft.random((len(rows), places - 1))
+    new, place = np.nonzero(np.arange(places - 1) >= state.known[:, None])
     token = np.asarray(uniforms[new, place] * size).astype(np.int64)
     canvas[rows[new], at[new] + place] = token
-    laws[new, place] = 1.0 / size if fresh == "uniform" else np.arange(size) == token[:, None]
-    return state
+    state.laws[new, place] = 1.0 / size if fresh == "uniform" else np.arange(size) == token[:, None]
 
 
 def _laws(target: theory.Chain, canvas: Integers, at: Integers, window: int, end: int) -> Floats:

@@ -20,10 +20,8 @@ import numpy as np
 
 import theory
 from simulate.draws import Streams, categorical
+from simulate.laws import Floats, Integers, laws_at
 from theory.arrays import to_numpy
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 LAWS_AT_ONCE = 2**22
 """Most entries of the p (and of the q) of a block held together, 32 MiB each; more rows are taken in turns."""
@@ -36,11 +34,6 @@ class _Uniforms(NamedTuple):
     acceptance: Floats
     residual: Floats
     bonus: Floats
-
-
-def laws_at(chain: theory.Chain, tokens: Integers, lengths: Integers) -> Floats:
-    """Next-token laws (n, V) after prefixes of different lengths; see `theory.conditional_at`."""
-    return np.asarray(to_numpy(theory.conditional_at(chain, tokens, lengths)), dtype=np.float64)
 
 
 def play_round(

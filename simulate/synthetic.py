@@ -23,10 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import theory
+from simulate.laws import Floats, Integers
 from theory.arrays import probabilities, real_number, to_numpy, whole_number
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _dirichlet(vocab_size: int, shape: tuple[int, ...], rng: np.random.Generator, concentration: float) -> Floats:

@@ -26,10 +26,8 @@ import numpy as np
 
 import theory
 from simulate.alias import RECORD, alias_records
-from theory.arrays import to_numpy
+from simulate.laws import Integers, laws_after
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 Merge: TypeAlias = Literal["all", "last", "none"]
 """What of a prefix both chains look at: every token, the last one, nothing."""
 
@@ -163,12 +161,12 @@ class Plan:
             for start in range(0, 0 if group.final else group.states, block):
                 rows = np.arange(start, min(start + block, group.states))
                 prefixes = _prefixes(rows, size, group.layer)
-                p = _laws(self.target, prefixes)
+                p = laws_after(self.target, prefixes)
                 if not 0 <= group.place < self.length:
                     masses = p
                     codes = self._codes(self.groups[ended, following], rows)
                 else:
-                    step = verifier.step(p, _laws(self.draft, prefixes), group.place)
+                    step = verifier.step(p, laws_after(self.draft, prefixes), group.place)
                     masses = np.concatenate([step.accepted, step.rejection[:, None] * step.residual], axis=1)
                     nexts = (self.groups[place, following] for place in (group.place + 1, ended))
                     codes = np.concatenate([self._codes(after, rows) for after in nexts], axis=1)
@@ -193,10 +191,6 @@ class Plan:
 def _prefixes(rows: Integers, size: int, length: int) -> Integers:
     """The prefixes with these lexicographic numbers, shape (len(rows), length)."""
     return rows[:, None] // size ** np.arange(length - 1, -1, -1) % size
-
-
-def _laws(chain: theory.Chain, prefixes: Integers) -> Floats:
-    return np.asarray(to_numpy(chain.conditional(prefixes)), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)

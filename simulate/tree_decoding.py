@@ -2,9 +2,9 @@
 
 A row that has reached a node with the accepted prefix c draws that node's children from q(·|c) and tries them in order
 (`theory.trees`): with p^(1) = p, sibling j, of law q^(j), is accepted while u_j < f^(j)(x), else p^(j+1) is the
-residual of (p^(j), q^(j), f^(j)). The accepted child is the next node; when all children are refused one token is drawn
-from the last residual, a leaf draws from p. Children of nodes that are not reached cannot matter and are not drawn.
-Loops run over depths and siblings, never over rows.
+residual of (p^(j), q^(j), f^(j)), the one after x where the residual depends on the rejected token. The accepted child
+is the next node; when all children are refused one token is drawn from the last residual, a leaf draws from p. Children
+of nodes that are not reached cannot matter and are not drawn. Loops run over depths and siblings, never over rows.
 
 >>> p, q = theory.IIDChain([1/2, 1/3, 1/6]), theory.IIDChain([1/6, 1/3, 1/2])
 >>> run = decode_tree_round(p, q, theory.Verifier(theory.Lossless()), [[], []], 10_000, np.random.default_rng(0))
@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 import theory
-from simulate.decoding import Decoded, DecodedRound
+from simulate.decoded import Decoded, DecodedRound, continue_with_target, until_finished
 from simulate.draws import Streams, categorical, streams
-from simulate.mechanism import Floats, Integers, laws_at
+from simulate.laws import Floats, Integers, laws_at
 from theory.arrays import same_vocabulary, to_numpy, whole_number
 from theory.chains import check_depth
 from theory.trees import Sampling, Tree, check_sampling, tree_levels
+from theory.verifiers import residual_after
 
 LAWS_AT_ONCE = 2**22
 """Most entries of the laws of a depth held together; more rows are taken in turns."""
@@ -75,16 +76,13 @@ def decode_tree_round(
 
     Notes
     -----
-    Source: THEORY 7. Oracle: `theory.analyse_tree`.
+    Source: recursive rejection over siblings is that of SpecInfer (2305.09781). Oracle: `theory.analyse_tree`.
     """
-    shape, batch, draws = _checked(target, draft, verifier, tree, None, batch, sampling), batch, streams(rng)
+    shape, draws = _checked(target, draft, verifier, tree, None, batch, sampling), streams(rng)
     out = np.zeros((batch, shape.depth + 1), dtype=np.int64)
-    lengths = np.zeros(batch, dtype=np.int64)
-    accepted = _play(target, draft, verifier, shape, out, lengths, draws, sampling)
-    while batch and int(lengths.min()) <= shape.depth:
-        u, rows = draws.bonus.random(batch), np.flatnonzero(lengths <= shape.depth)
-        out[rows, lengths[rows]] = categorical(laws_at(target, out[rows], lengths[rows]), u[rows])
-        lengths[rows] += 1
+    start = np.zeros(batch, dtype=np.int64)
+    accepted, lengths = _play(target, draft, verifier, shape, out, start, draws, sampling)
+    continue_with_target(target, out, lengths, draws)
     return DecodedRound(out, accepted)
 
 
@@ -104,12 +102,11 @@ def decode_tree(
     target's; that of any other has no closed form here for more than one tree.
     """
     shape, draws = _checked(target, draft, verifier, tree, tokens, batch, sampling), streams(rng)
-    out, lengths = np.zeros((batch, tokens), dtype=np.int64), np.zeros(batch, dtype=np.int64)
-    history: list[Integers] = []
-    while batch and int(lengths.min()) < tokens:
-        history.append(_play(target, draft, verifier, shape, out, lengths, draws, sampling))
-    accepted = np.stack(history, axis=1) if history else np.zeros((batch, 0), dtype=np.int64)
-    return Decoded(out, accepted, np.asarray((accepted >= 0).sum(axis=1), dtype=np.int64))
+
+    def play(out: Integers, lengths: Integers) -> tuple[Integers, Integers]:
+        return _play(target, draft, verifier, shape, out, lengths, draws, sampling)
+
+    return until_finished(play, batch, tokens)
 
 
 def _play(
@@ -121,9 +118,9 @@ def _play(
     lengths: Integers,
     draws: Streams,
     sampling: Sampling,
-) -> Integers:
-    """One tree of every unfinished row, written into `tokens` and `lengths`; accepted depth (B,), −1 if finished."""
-    end = tokens.shape[1]
+) -> tuple[Integers, Integers]:
+    """One tree of every unfinished row, written into `tokens`; accepted depth (B,), −1 if finished, and new lengths."""
+    end, lengths = tokens.shape[1], lengths.copy()
     accepted = np.where(lengths < end, 0, -1)
     step = max(1, LAWS_AT_ONCE // target.vocab_size)
     for some in np.split(np.flatnonzero(lengths < end), np.arange(step, len(lengths), step)):
@@ -143,7 +140,7 @@ def _play(
             nodes = shape.first_child[nodes] + child
             on = ~fallen & (lengths[rows] < end)
             rows, nodes = rows[on], nodes[on]
-    return accepted
+    return accepted, lengths
 
 
 def _siblings(
@@ -170,7 +167,9 @@ def _siblings(
         kept = draws.acceptance.random(len(open_)) < f[np.arange(len(open_)), x]
         child[open_[kept]], token[open_[kept]] = j, x[kept]
         refused = ~kept
-        law[open_[refused]] = to_numpy(verifier.residual(now[refused], drafted[refused], f[refused]))
+        law[open_[refused]] = to_numpy(
+            residual_after(verifier, now[refused], drafted[refused], f[refused], x[refused], depth)
+        )
         open_ = open_[refused]
         if sampling == "without_replacement":
             left[open_, x[refused]] = 0.0

@@ -76,7 +76,7 @@ def verify(
 
     Notes
     -----
-    Source: THEORY 1. Float32 laws are taken as they are: f is then a float32 number, draws are made in float64. Oracle:
+    Float32 laws are taken as they are: f is then a float32 number, draws are made in float64. Oracle:
     `theory.round_along_paths` for f and the residuals, `theory.analyse_round` for the law.
     """
     ids, p, q = _checked(draft_ids, target_probs, draft_probs)

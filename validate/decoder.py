@@ -10,8 +10,8 @@ Networks are seen through `validate.models.interface` alone: caches have a lengt
 is passing a smaller one. Where a row's block would run past the image, its window is moved back over tokens that are
 known already, and what it recomputes is ignored.
 
-A round near the end drafts only as many tokens as are left, and has no bonus token if all of them are accepted;
-this leaves the law of the image unchanged (THEORY 6).
+A round near the end drafts only as many tokens as are left, and has no bonus token if all of them are accepted: what is
+left out nobody would see, and the law of the image is that of whole rounds cut off at the end (`theory.sequences`).
 
 How many drafts each row accepted is the only thing a round asks of the device: how far every row is follows from it on
 the host, and a draft step or a plain target step is queued without waiting.

@@ -84,7 +84,7 @@ def sample_baseline(
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Wall clock of decoding (THEORY 8), in seconds of a batched pass; κ and v are relative to a target step.
+    """Wall clock of decoding, in seconds of a batched pass; κ and v are relative to a target step.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 A round begins at a row's newest token, the root, which the target has not read. The proposer grows a tree behind it,
 one pass a level: a node's k children are drawn from its draft law q, without replacement. The target reads root and
-candidates at once (`validate.models.forest`). Then, from the root downwards, siblings are tried in order (THEORY 7):
+candidates at once (`validate.models.forest`). Then, from the root downwards, siblings are tried in order:
 
     p^(1) = p,    accept sibling j while u_j < f(p^(j), q^(j))(x_j),    p^(j+1) = residual of (p^(j), q^(j), f),
 

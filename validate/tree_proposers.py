@@ -6,14 +6,14 @@ A feature drafter's proposer is `validate.drafters.trees`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from validate.models import Pair, Warp
-from validate.models.forest import Forest, TreeSequences
+from validate.models.forest import Forest, ForestSequences
 from validate.models.interface import ImageModel
 from validate.tree_shapes import TreeShape
 
@@ -78,12 +78,12 @@ class IndependentProposer:
         self.sequences.keep(rows)
 
 
-def tree_sequences(model: ImageModel, conditions: Any, guidance: float) -> TreeSequences:
+def tree_sequences(model: ImageModel, conditions: Any, guidance: float) -> ForestSequences:
     """A model's sequences, refused if they cannot read trees."""
     sequences = model.start(conditions, guidance)
     if not hasattr(sequences, "tree_logits"):
         raise TypeError(f"{type(model).__name__} cannot read trees in one pass; decode with chains")
-    return sequences  # type: ignore[return-value]
+    return cast(ForestSequences, sequences)
 
 
 ProposerOf: TypeAlias = Callable[[Pair, tuple[Any, Any], float, Warp, TreeShape], Proposer]

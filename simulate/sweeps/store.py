@@ -29,6 +29,9 @@ from typing import Any
 from simulate import files
 from simulate.sweeps.identity import digest
 
+POLL_SECONDS = 0.1
+"""Between looks at the workers of a killed run."""
+
 
 class SweepError(RuntimeError):
     """A sweep could not start or go on; cells that were finished are kept."""
@@ -188,7 +191,3 @@ class Folder:
         except OSError as error:
             raise SweepError(f"cannot move the damaged cell {path} aside: {_reason(error)}; remove it") from error
         return aside
-
-
-POLL_SECONDS = 0.1
-"""Between looks at the workers of a killed run."""

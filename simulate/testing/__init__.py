@@ -7,9 +7,10 @@ True
 """
 
 from simulate.testing.boundary import BoundaryFailure, boundary_failures, refute
-from simulate.testing.exact_mode import ExactLaw, NotPiecewise, exact_law
+from simulate.testing.exact_mode import ExactLaw, exact_law
 from simulate.testing.law import assert_law, check_law
 from simulate.testing.pairs import Pair, adversarial_pairs
+from simulate.testing.pieces import NotPiecewise
 from simulate.testing.probes import run_probes
 from simulate.testing.protocol import Emitted, RoundDecoder, Rounds, Sampler
 from simulate.testing.reference import reference_decoder, reference_sampler

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,28 +67,57 @@ class _Declared:
     verifier: Any
     rounds: Rounds
 
-    def thresholds(self) -> Floats:
-        """h of every test, shape (B, L)."""
-        r, length = self.rounds, self.rounds.length
-        if self.verifier.stateful:
-            return to_numpy(theory.block_tests(self.verifier, *self._drafted()).success)[:, 1:]
-        f = [theory.acceptance_of(self.verifier, r.target_probs[:, i], r.draft_probs[:, i], i) for i in range(length)]
-        return np.take_along_axis(np.stack(f, axis=1), r.draft_ids[:, :, None], axis=-1)[:, :, 0]
+    @cached_property
+    def tests(self) -> theory.BlockTests | None:
+        """Of a block verifier."""
+        r = self.rounds
+        if not theory.is_block(self.verifier):
+            return None
+        return theory.block_tests(self.verifier, r.draft_ids, r.target_probs[:, :-1], r.draft_probs)
 
-    def blurred(self) -> Any:
-        """Tests of block verification whose h is 0/0 up to rounding (s = 1, before the last), shape (B, L)."""
+    @cached_property
+    def weights(self) -> Floats | None:
+        """What the verifier carries to every prefix, shape (B, L+1); None if it carries nothing."""
         if not self.verifier.stateful:
-            return np.zeros(self.rounds.draft_ids.shape, dtype=bool)
-        s = to_numpy(theory.block_tests(self.verifier, *self._drafted()).weights)[:, 1:]
-        return (s > 1 - BLOCK_MARGIN) & (np.arange(s.shape[1]) < s.shape[1] - 1)
+            return None
+        r = self.rounds
+        u = np.zeros(r.draft_ids.shape)
+        carried = theory.accepted_drafts(self.verifier, r.draft_ids, r.target_probs[:, :-1], r.draft_probs, u).weights
+        return to_numpy(carried)
 
-    def _drafted(self) -> tuple[Integers, Floats, Floats]:
-        return self.rounds.draft_ids, self.rounds.target_probs[:, :-1], self.rounds.draft_probs
+    @cached_property
+    def thresholds(self) -> Floats:
+        """h, or f of a token-wise verifier, of every test, shape (B, L)."""
+        r = self.rounds
+        if self.tests is not None:
+            return to_numpy(self.tests.success)[:, 1:]
+        found = []
+        for i in range(r.length):
+            p, q = r.target_probs[:, i], r.draft_probs[:, i]
+            if self.weights is None:
+                f = to_numpy(theory.acceptance_of(self.verifier, p, q, i))
+            else:
+                accepted = to_numpy(self.verifier.step(p, q, i, self.weights[:, i]).accepted)
+                f = np.divide(accepted, q, out=np.zeros_like(q), where=q > 0)
+            found.append(f[np.arange(r.count), r.draft_ids[:, i]])
+        return np.stack(found, axis=1)
 
-    def accepted(self, flags: Any) -> Integers:
-        if self.verifier.stateful:
-            return np.asarray(np.max(np.where(flags, np.arange(1, flags.shape[1] + 1), 0), axis=1))
-        return np.asarray(np.cumprod(flags, axis=1).sum(axis=1))
+    def decisive(self, u: Floats) -> Any:
+        """Rows (B,) in which no uniform is so near its threshold that rounding could move it to the other side."""
+        h = self.thresholds
+        if self.tests is None:
+            # min(p, q)/q is 0 or 1 whatever the rounding.
+            return ((h == 0) | (h == 1) | (abs(u - h) > TOKEN_MARGIN * h)).all(axis=1)
+        # h is 0/0 up to rounding where s = 1, before the last test.
+        s = to_numpy(self.tests.weights)[:, 1:]
+        blurred = (s > 1 - BLOCK_MARGIN) & (np.arange(s.shape[1]) < s.shape[1] - 1)
+        return (~blurred & (abs(u - h) > BLOCK_MARGIN)).all(axis=1)
+
+    def accepted(self, u: Floats) -> Integers:
+        """Accepted drafts (B,)."""
+        if self.tests is not None:
+            return to_numpy(theory.last_success(self.tests.success, u))
+        return np.asarray(np.cumprod(u < self.thresholds, axis=1).sum(axis=1))
 
     def next_law(self, row: int, accepted: int) -> Floats:
         """Law of the token after so many accepted drafts."""
@@ -95,11 +125,9 @@ class _Declared:
         if accepted == r.length:
             return np.asarray(r.target_probs[row, accepted])
         p, q = r.target_probs[row, accepted], r.draft_probs[row, accepted]
-        if self.verifier.stateful:
-            weight = to_numpy(theory.block_tests(self.verifier, *self._drafted()).weights)[row, accepted]
-            return to_numpy(self.verifier.step(p, q, accepted, weight).residual)
-        f = theory.acceptance_of(self.verifier, p, q, accepted)
-        return to_numpy(theory.residual_after(self.verifier, p, q, f, r.draft_ids[row, accepted], accepted))
+        if self.weights is not None:
+            return to_numpy(self.verifier.step(p, q, accepted, self.weights[row, accepted]).residual)
+        return to_numpy(theory.residual_after(self.verifier, p, q, None, r.draft_ids[row, accepted], accepted))
 
 
 def _trials(h: Floats, margin: float) -> Iterator[tuple[Floats, float]]:
@@ -136,16 +164,9 @@ def boundary_failures(
     """
     rounds, _ = all_blocks(target, draft, length, draft)
     declared = _Declared(verifier, rounds)
-    h, margin = declared.thresholds(), BLOCK_MARGIN if verifier.stateful else TOKEN_MARGIN
-    blurred = declared.blurred()
     found = []
-    for u, final in _trials(h, margin):
-        if verifier.stateful:
-            decisive = (~blurred & (abs(u - h) > margin)).all(axis=1)
-        else:
-            # min(p, q)/q is 0 or 1 whatever the rounding.
-            decisive = ((h == 0) | (h == 1) | (abs(u - h) > margin * h)).all(axis=1)
-        right = declared.accepted(u < h)
+    for u, final in _trials(declared.thresholds, BLOCK_MARGIN if theory.is_block(verifier) else TOKEN_MARGIN):
+        decisive, right = declared.decisive(u), declared.accepted(u)
         uniforms = Uniforms(u, np.full(rounds.count, final))
         try:
             tokens, accepted = answer(

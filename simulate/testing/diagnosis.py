@@ -7,13 +7,12 @@ for a decoder that drafts for itself.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 
+import theory
 from simulate.testing.calls import BadAnswer
+from simulate.testing.mutants.mutant import Mutant
+from simulate.testing.mutants.registry import MUTANTS
 from simulate.testing.protocol import RoundDecoder
 from simulate.testing.report import NearestFault, PairResult
 from simulate.testing.trial import Counts, Trial
@@ -34,15 +33,9 @@ LARGEST_MISFIT = 2.0
 """A fault is named only if it is at most so many times further from the observed shares than noise alone would be."""
 
 
-def known_faults() -> Iterable[Any]:
-    """The broken samplers of `simulate.testing.mutants` that show in the law; none where the registry is missing."""
-    try:
-        module = importlib.import_module("simulate.testing.mutants")
-    except ImportError:
-        return ()
-    registry = getattr(module, "MUTANTS", ())
-    faults = registry.values() if isinstance(registry, dict) else registry
-    return [fault for fault in faults if fault.found_by == "law" and fault.faulty]
+def known_faults() -> list[Mutant]:
+    """The broken samplers of `simulate.testing.mutants` that show in the law."""
+    return [fault for fault in MUTANTS if fault.found_by == "law" and fault.faulty]
 
 
 def nearest_fault(result: PairResult, rng: np.random.Generator | None = None) -> NearestFault | None:
@@ -65,7 +58,7 @@ def nearest_fault(result: PairResult, rng: np.random.Generator | None = None) ->
         baseline = float(result.counts[seen] @ np.log(result.declared[seen]))
     most = max(256, 2**21 // (trial.vocab_size * (trial.length + 1)))
 
-    def explained(fault: Any, rounds: int) -> tuple[float, NearestFault] | None:
+    def explained(fault: Mutant, rounds: int) -> tuple[float, NearestFault] | None:
         """Log-likelihood of the counts under a fault, or None if it does not fit."""
         try:
             # A fault may divide by zero on chains that it was not made for.
@@ -75,17 +68,17 @@ def nearest_fault(result: PairResult, rng: np.random.Generator | None = None) ->
             return None
         hits = np.bincount(played, minlength=len(result.counts))
         law = (hits + 0.5 * result.declared + 0.5 / len(hits)) / (rounds + 1)
-        distance = float(np.abs(hits / rounds - result.observed).sum() / 2)
+        distance = float(theory.total_variation(hits / rounds, result.observed))
         noise = 0.5 * float(np.sqrt(law * (1 / rounds + 1 / result.rounds)).sum())
         likelihood = float(result.counts[seen] @ np.log(law[seen]))
         fits = likelihood > baseline + LEAST_GAIN and distance <= LARGEST_MISFIT * noise
-        return (likelihood, NearestFault(str(fault.name), str(fault.kind), distance)) if fits else None
+        return (likelihood, NearestFault(fault.name, fault.kind, distance)) if fits else None
 
-    first: list[tuple[float, Any]] = []
+    first: list[tuple[float, Mutant]] = []
     for fault in known_faults():
         if result.drafted_by_kit and isinstance(fault.sampler, RoundDecoder):
             continue
-        if max(trial.vocab_size, LARGEST_TRIED) > max(fault.target.vocab_size, LARGEST_TRIED):
+        if fault.target is None or trial.vocab_size > max(fault.target.vocab_size, LARGEST_TRIED):
             continue
         found = explained(fault, min(ROUNDS, most))
         if found is not None:

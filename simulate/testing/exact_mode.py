@@ -28,51 +28,22 @@ p = (½, 3/10, 1/5), q = (1/5, 3/10, ½): replacing the residual by p gives (7/2
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import theory
-from simulate.testing.calls import answer
+from simulate.laws import teacher_forced
+from simulate.testing.outcomes import complete
+from simulate.testing.pieces import constant_pieces
 from simulate.testing.protocol import Floats, Integers, Rounds
-from simulate.testing.uniforms import Uniforms, UniformSampler
-from theory.arrays import same_vocabulary, to_numpy, whole_number
+from simulate.testing.uniforms import UniformSampler
+from theory.arrays import same_vocabulary, whole_number
 from theory.chains import all_prefixes, check_depth
-
-LATTICE = 2**53
-"""Uniforms are k/2⁵³, k = 0…2⁵³ − 1, as ``Generator.random`` draws them."""
 
 LARGEST_TABLE = 2**18
 """Most sequences V^(L+1) of a law found this way: every block has its own grid of cells."""
-
-SCAN = 32
-"""Intervals that every uniform is scanned in at least."""
-
-ENTRIES_AT_ONCE = 2**20
-"""Probabilities given to the sampler in one call."""
-
-POINTS_AT_ONCE = 2**20
-"""Coordinates of lattice points gathered for one call of the sampler, or a single block's if those are more."""
-
-LARGEST_SCAN = 2**24
-"""Most coordinates of the points that one block is scanned in, 128 MiB."""
-
-GOLDEN = (0.6180339887498949, 0.7548776662466927, 0.8191725133961645, 0.8566748838545029)
-"""Steps of additive sequences that spread probes over a cell (inverse roots of x^(d+1) = x + 1, d = 1…4)."""
-
-MOST_CELLS = 2**16
-"""Most cells of constant output. Four tokens and three drafts have some 2,500; thresholds that depend on the other
-uniforms multiply with every scan and soon have more."""
-
-PROBES = 3
-"""Probes inside every cell, beside its two extreme corners."""
-
-
-class NotPiecewise(ValueError):
-    """The sampler is no function of single uniforms, row by row, and has no law of the kind computed here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,181 +64,15 @@ class ExactLaw:
 
     def total_variation(self, law: Any) -> float:
         """TV between this law and another of the same shape."""
-        return float(np.abs(self.law - np.asarray(law)).sum() / 2)
+        return float(theory.total_variation(self.law.ravel(), np.asarray(law).ravel()))
 
 
 def all_blocks(target: theory.Chain, draft: theory.Chain, length: int, drawn: theory.Chain) -> tuple[Rounds, Floats]:
     """Every block that can be drafted, with the declared laws along it, and its probability under `drawn`."""
-    size = target.vocab_size
-    ids = all_prefixes(size, length)
-
-    def along(chain: theory.Chain, depth: int) -> Floats:
-        return np.stack([to_numpy(chain.conditional(ids[:, :i])) for i in range(depth)], axis=1).astype(np.float64)
-
-    masses = np.take_along_axis(along(drawn, length), ids[:, :, None], axis=-1)[:, :, 0].prod(axis=1)
+    ids = all_prefixes(target.vocab_size, length)
+    masses = np.take_along_axis(teacher_forced(drawn, ids), ids[:, :, None], axis=-1)[:, :, 0].prod(axis=1)
     keep = masses > 0
-    return Rounds(ids[keep], along(target, length + 1)[keep], along(draft, length)[keep]), masses[keep]
-
-
-@dataclass(frozen=True, eq=False)
-class _Player:
-    """Plays chosen blocks with chosen lattice points and encodes each answer as one integer."""
-
-    sampler: UniformSampler
-    rounds: Rounds
-
-    def __call__(self, blocks: Integers, points: Integers) -> Integers:
-        step = max(1, ENTRIES_AT_ONCE // self.rounds.target_probs[0].size)
-        parts = [slice(at, at + step) for at in range(0, len(blocks), step)]
-        return np.concatenate([np.zeros(0, np.int64), *(self._codes(blocks[s], points[s]) for s in parts)])
-
-    def _codes(self, blocks: Integers, points: Integers) -> Integers:
-        own = self.rounds
-        rounds = Rounds(own.draft_ids[blocks], own.target_probs[blocks], own.draft_probs[blocks])
-        u = points / LATTICE
-        uniforms = Uniforms(u[:, :-1], u[:, -1])
-        tokens, _ = answer(
-            lambda: self.sampler(rounds, uniforms), len(blocks), own.length, own.vocab_size, rounds.draft_ids, None
-        )
-        return (tokens + 1) @ (own.vocab_size + 1) ** np.arange(own.length, -1, -1)
-
-    def decode(self, codes: Integers) -> Integers:
-        base = self.rounds.vocab_size + 1
-        return codes[:, None] // base ** np.arange(self.rounds.length, -1, -1) % base - 1
-
-
-def _candidates(p: Floats, q: Floats, x: Integers) -> tuple[list[Integers], Integers]:
-    """Lattice points where each acceptance test may change, and where a draw may change, for one block."""
-    f = to_numpy(theory.Lossless().acceptance(p[:-1], q, 0))
-    residual = to_numpy(theory.optimal_residual(p[:-1], q, f))
-    edges = np.cumsum(np.concatenate([p, q, residual]), axis=-1).ravel()
-    own = np.take_along_axis(f, x[:, None], axis=-1)
-    return [_lattice(row) for row in own], _lattice(edges)
-
-
-def _lattice(values: Floats) -> Integers:
-    return np.unique(np.clip(np.ceil(values * LATTICE), 0, LATTICE).astype(np.int64))
-
-
-def _middles(breaks: Integers) -> Integers:
-    return np.asarray(breaks[:-1] + (np.diff(breaks) - 1) // 2)
-
-
-def _grid(axes: list[Integers]) -> Integers:
-    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-
-
-def _scan(breaks: list[Integers], axis: int, extra: Integers) -> tuple[Integers, Integers]:
-    """Points on every line along `axis` through the cells of the other axes (lines, points, L+1); intervals (points,).
-
-    Both ends of every known interval are among the points, so that between them nothing of the line is left out.
-    """
-    own = breaks[axis]
-    even = np.arange(0, LATTICE, LATTICE // SCAN)
-    along = np.unique(np.concatenate([own[:-1], own[1:] - 1, extra, extra - 1, even, _middles(np.union1d(own, extra))]))
-    along = along[(along >= 0) & (along < LATTICE)]
-    lines = _grid([_middles(b) if k != axis else np.zeros(1, np.int64) for k, b in enumerate(breaks)])
-    if lines.size * len(along) > LARGEST_SCAN:
-        raise NotPiecewise(
-            f"the law needs {len(lines)} scans of {len(along)} points for one drafted block; use a smaller chain here "
-            "and assert_law on this one"
-        )
-    points = np.repeat(lines[:, None, :], len(along), axis=1)
-    points[:, :, axis] = along
-    return points, np.searchsorted(own, along, side="right")
-
-
-def _bisect(play: _Player, blocks: Integers, low: Integers, high: Integers, axis: int) -> Integers:
-    """The first lattice point of the answer found at `high`'s end, one for each pair of differing points."""
-    left, right = low[:, axis].copy(), high[:, axis].copy()
-    at_left = play(blocks, low)
-    point = low.copy()
-    while len(blocks) and int((right - left).max()) > 1:
-        point[:, axis] = left + (right - left) // 2
-        same = play(blocks, point) == at_left
-        left, right = np.where(same, point[:, axis], left), np.where(same, right, point[:, axis])
-    return right
-
-
-def _refine(play: _Player, breaks: list[list[Integers]], axis: int, extra: list[Integers]) -> bool:
-    """Add the thresholds of one uniform that the known cells do not explain; whether there were any."""
-    lows, highs, owners = [], [], []
-    for block, points, interval, codes in _played(play, breaks, axis, extra):
-        differ = (codes[:, 1:] != codes[:, :-1]) & (interval[1:] == interval[:-1])
-        lows.append(points[:, :-1][differ])
-        highs.append(points[:, 1:][differ])
-        owners.append(np.full(int(differ.sum()), block))
-    blocks = np.concatenate(owners)
-    found = _bisect(play, blocks, np.concatenate(lows), np.concatenate(highs), axis)
-    for block in np.unique(blocks):
-        breaks[block][axis] = np.union1d(breaks[block][axis], found[blocks == block])
-    return bool(len(blocks))
-
-
-def _played(
-    play: _Player, breaks: list[list[Integers]], axis: int, extra: list[Integers]
-) -> Iterator[tuple[int, Integers, Integers, Integers]]:
-    if _cells(breaks) > MOST_CELLS:
-        raise NotPiecewise(
-            f"the thresholds of uniform {axis} change with the other uniforms (or from call to call), so that the "
-            "answer has no constant pieces; test the sampler with assert_law instead"
-        )
-    waiting: list[tuple[int, Integers, Integers]] = []
-    for block, (own, more) in enumerate(zip(breaks, extra, strict=True)):
-        waiting.append((block, *_scan(own, axis, more)))
-        if block + 1 < len(breaks) and sum(points.size for _, points, _ in waiting) < POINTS_AT_ONCE:
-            continue
-        sizes = [points.shape[0] * points.shape[1] for _, points, _ in waiting]
-        owners = np.repeat([known for known, _, _ in waiting], sizes)
-        codes = play(owners, np.concatenate([points.reshape(-1, len(own)) for _, points, _ in waiting]))
-        parts = np.split(codes, np.cumsum(sizes)[:-1])
-        for (known, points, interval), part in zip(waiting, parts, strict=True):
-            yield known, points, interval, part.reshape(points.shape[:2])
-        waiting = []
-
-
-def _cells(breaks: list[list[Integers]]) -> int:
-    return sum(math.prod(len(b) - 1 for b in own) for own in breaks)
-
-
-def _check_repeatable(play: _Player) -> None:
-    """Raise where points spread over [0, 1)^(L+1) are answered otherwise when asked again in another order."""
-    count, axes = len(play.rounds.draft_ids), play.rounds.length + 1
-    blocks = np.repeat(np.arange(count), SCAN)
-    steps = np.resize(GOLDEN, axes)[None] * np.arange(1, len(blocks) + 1)[:, None] + np.arange(axes) / axes
-    points = (steps % 1 * LATTICE).astype(np.int64)
-    order = np.arange(len(blocks))[::-1]
-    again = np.empty(len(blocks), dtype=np.int64)
-    first, again[order] = play(blocks, points), play(blocks[order], points[order])
-    _refuse_difference(play, blocks, points, points, first, again, "asked again among other rows")
-
-
-def _refuse_difference(
-    play: _Player, blocks: Integers, points: Integers, others: Integers, codes: Integers, found: Integers, name: str
-) -> None:
-    wrong = np.flatnonzero(found != codes)
-    if len(wrong):
-        row = slice(wrong[0], wrong[0] + 1)
-        raise NotPiecewise(
-            f"drafted block {play.rounds.draft_ids[blocks[row]][0].tolist()}: uniforms "
-            f"{(points[row] / LATTICE)[0].tolist()} gave {play.decode(codes[row])[0].tolist()}, "
-            f"{(others[row] / LATTICE)[0].tolist()} ({name}) gave {play.decode(found[row])[0].tolist()}; the answer "
-            "must depend on thresholds of single uniforms of its own row only. Test the sampler with assert_law instead"
-        )
-
-
-def _check_cells(play: _Player, blocks: Integers, lows: Integers, sides: Integers, codes: Integers) -> None:
-    """Raise where a cell's answer is not the same at its middle again, at its corners and at probes within."""
-    middles = lows + (sides - 1) // 2
-    order = np.arange(len(blocks))[::-1]
-    again = np.empty_like(codes)
-    again[order] = play(blocks[order], middles[order])
-    _refuse_difference(play, blocks, middles, middles, codes, again, "asked again among other rows")
-    spread = np.resize(GOLDEN, lows.shape[1])
-    shares = [((k + 1) * spread + np.arange(len(blocks))[:, None] * spread[::-1]) % 1 for k in range(PROBES)]
-    inside = [lows + np.minimum((share * sides).astype(np.int64), sides - 1) for share in shares]
-    for points in (lows, lows + sides - 1, *inside):
-        _refuse_difference(play, blocks, middles, points, codes, play(blocks, points), "in the same cell")
+    return Rounds.along(target, draft, ids[keep]), masses[keep]
 
 
 def exact_law(
@@ -321,38 +126,18 @@ def exact_law(
             f"{LARGEST_TABLE}; use a smaller chain here and assert_law on this one"
         )
     rounds, masses = all_blocks(target, draft, length, source)
-    play = _Player(sampler, rounds)
-    found = [_candidates(*row) for row in zip(rounds.target_probs, rounds.draft_probs, rounds.draft_ids, strict=True)]
-    ends = np.array([0, LATTICE])
-    breaks = [[*(np.union1d(ends, own) for own in tests), ends] for tests, _ in found]
-    edges = [draws for _, draws in found]
-    if (known := _cells(breaks)) > MOST_CELLS:
-        raise ValueError(
-            f"{len(found)} blocks of {length} drafts over {size} ids have {known} cells, more than {MOST_CELLS}; "
-            "use a smaller chain or a shorter block here and assert_law on this one"
-        )
-    _check_repeatable(play)
-    none = [np.zeros(0, np.int64)] * len(found)
-    while any([_refine(play, breaks, axis, edges if axis == length else none) for axis in range(length + 1)]):
-        pass
-    blocks = np.repeat(np.arange(len(breaks)), [int(np.prod([len(b) - 1 for b in own])) for own in breaks])
-    lows = np.concatenate([_grid([b[:-1] for b in own]) for own in breaks])
-    sides = np.concatenate([_grid([np.diff(b) for b in own]) for own in breaks])
-    codes = play(blocks, lows + (sides - 1) // 2)
-    _check_cells(play, blocks, lows, sides, codes)
-    return _collect(play.decode(codes), masses[blocks] * (sides / LATTICE).prod(axis=1), target, len(blocks))
+    blocks, volumes, tokens = constant_pieces(sampler, rounds)
+    return _collect(tokens, masses[blocks] * volumes, target)
 
 
-def _collect(tokens: Integers, weights: Floats, target: theory.Chain, cells: int) -> ExactLaw:
+def _collect(tokens: Integers, weights: Floats, target: theory.Chain) -> ExactLaw:
     """Sum weighted outputs into the law of L+1 tokens, continuing each with the target."""
     size, length = target.vocab_size, tokens.shape[1] - 1
-    emitted = (tokens >= 0).sum(axis=1)
-    law: Floats = np.zeros(1)
-    for k in range(1, length + 2):
-        if k > 1:
-            law = law[:, None] * to_numpy(target.conditional(all_prefixes(size, k - 1)))
-        ended = emitted == k
-        index = tokens[ended, :k] @ size ** np.arange(k - 1, -1, -1)
-        law = (law.ravel() if k > 1 else 0.0) + np.bincount(index, weights[ended], minlength=size**k).astype(np.float64)
-    accepted = np.bincount(emitted - 1, weights, minlength=length + 1).astype(np.float64)
-    return ExactLaw(law.reshape((size,) * (length + 1)), accepted, cells)
+    accepted = (tokens >= 0).sum(axis=1) - 1
+    parts: list[Floats] = []
+    for a in range(length + 1):
+        ended = accepted == a
+        index = tokens[ended, : a + 1] @ size ** np.arange(a, -1, -1)
+        parts.append(np.bincount(index, weights[ended], minlength=size ** (a + 1)).astype(np.float64))
+    counts = np.bincount(accepted, weights, minlength=length + 1).astype(np.float64)
+    return ExactLaw(complete(parts, target, length + 1).reshape((size,) * (length + 1)), counts, len(tokens))

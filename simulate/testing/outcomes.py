@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import theory
+from simulate.laws import laws_after
 from simulate.testing.protocol import Floats, Integers
 from theory.arrays import to_numpy
 from theory.chains import all_prefixes, joint_layers
@@ -185,16 +186,20 @@ def outcome_law(
         declared verifier does not fix what follows them.
     """
     parts = _parts(target, draft, verifier, space, drawn_from)
-    flat = np.concatenate(parts) if space.counts else complete(parts, target, space)
+    flat = np.concatenate(parts) if space.counts else complete(parts, target, space.depth)
     return np.asarray(flat / flat.sum())
 
 
-def complete(parts: list[Floats], target: theory.Chain, space: Space) -> Floats:
-    """Law (or mass) of outcomes continued with the target to `depth` tokens, flat."""
-    ended = np.zeros(1)
-    for i, part in enumerate(parts[: space.depth]):
-        ended = part if i == 0 else part + (ended[:, None] * _level(target, i)).ravel()
-    return ended + parts[space.depth] if len(parts) > space.depth else ended
+def complete(parts: list[Floats], target: theory.Chain, depth: int) -> Floats:
+    """Law (or mass) of outcomes, flat, continued with the target to `depth` tokens.
+
+    parts[a] is the mass of those with a accepted drafts and so a + 1 tokens; those with `depth` accepted or more, if
+    there are any, are told apart by their first `depth` tokens.
+    """
+    ended = parts[0]
+    for i, part in enumerate(parts[1:depth], 1):
+        ended = part + (ended[:, None] * _level(target, i)).ravel()
+    return ended + parts[depth] if len(parts) > depth else ended
 
 
 def split(mass: Floats, space: Space) -> list[Floats]:
@@ -245,4 +250,4 @@ def _parts(
 
 def _level(chain: theory.Chain, depth: int) -> Floats:
     """p after every prefix of `depth` tokens, (V**depth, V)."""
-    return np.asarray(to_numpy(chain.conditional(all_prefixes(chain.vocab_size, depth))), dtype=np.float64)
+    return laws_after(chain, all_prefixes(chain.vocab_size, depth))

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 import theory
+from simulate.laws import Floats, Integers, teacher_forced
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
+__all__ = ["Emitted", "Floats", "Integers", "RoundDecoder", "Rounds", "Sampler"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,12 @@ class Rounds:
     """Shape (B, L+1, V): p after 0, 1, …, L drafted tokens."""
     draft_probs: Floats
     """Shape (B, L, V): the law q that each drafted token is declared to come from."""
+
+    @classmethod
+    def along(cls, target: theory.Chain, draft: theory.Chain, ids: Integers) -> Rounds:
+        """Drafted blocks (B, L) with the laws of both chains along them."""
+        length = ids.shape[1]
+        return cls(ids, teacher_forced(target, ids, length + 1), teacher_forced(draft, ids))
 
     @property
     def count(self) -> int:

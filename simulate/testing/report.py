@@ -82,7 +82,7 @@ class PairResult:
     @property
     def total_variation(self) -> float:
         """TV between observed shares and declared law of the cells, noise included (see `noise`)."""
-        return float(np.abs(self.observed - self.declared).sum() / 2)
+        return float(theory.total_variation(self.observed, self.declared))
 
     @property
     def noise(self) -> float:
@@ -97,7 +97,7 @@ class PairResult:
             parts = np.split(law, len(self.pairs))
             if self.space.counts:
                 parts = [
-                    complete(split(part, self.space), pair.target, self.space)
+                    complete(split(part, self.space), pair.target, self.space.depth)
                     for part, pair in zip(parts, self.pairs, strict=True)
                 ]
             flat.append(np.concatenate(parts))
@@ -106,8 +106,7 @@ class PairResult:
     @property
     def token_total_variation(self) -> float:
         """TV between observed and declared law of the L+1 tokens, noise included."""
-        declared, observed = self.token_laws
-        return float(np.abs(observed - declared).sum() / 2)
+        return float(theory.total_variation(*self.token_laws))
 
     def worst_event(self) -> Event:
         """The event, of all views of the cells, whose share is least likely under the declared law."""
@@ -145,11 +144,9 @@ class PairResult:
 
 def binary_kl(share: Floats, probability: Floats) -> Floats:
     """KL between Bernoulli laws, elementwise: ∞ where the impossible happened."""
-    p = np.clip(probability, 0.0, 1.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        yes = np.where(share > 0, share * (np.log(share) - np.log(p)), 0.0)
-        no = np.where(share < 1, (1 - share) * (np.log1p(-np.minimum(share, 1)) - np.log1p(-p)), 0.0)
-    return np.asarray(np.maximum(yes + no, 0.0))
+    # Sums of masses may exceed one by rounding.
+    o, p = np.clip(share, 0.0, 1.0), np.clip(probability, 0.0, 1.0)
+    return np.asarray(theory.kl_divergence(np.stack([o, 1 - o], axis=-1), np.stack([p, 1 - p], axis=-1)))
 
 
 @dataclass(frozen=True, eq=False)

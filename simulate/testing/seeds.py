@@ -127,14 +127,17 @@ def _torch() -> Any:
 
 
 def _perturb_globals(seed: int) -> None:
+    """Set the global generators, which a sampler must not use, so that one that does is found out."""
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 the global generator is what is perturbed
+    np.random.seed(seed)  # noqa: NPY002
     if _torch() is not None:
-        _torch().manual_seed(seed)
+        # Not torch.manual_seed, which seeds every device's generator, and those are not put back.
+        _torch().default_generator.manual_seed(seed)
 
 
 @contextmanager
 def _globals_restored() -> Iterator[None]:
+    """Leave the caller's global generators as they were, whatever happens between."""
     ours, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002
     torchs = None if _torch() is None else _torch().get_rng_state()
     try:

@@ -14,6 +14,7 @@ import numpy as np
 
 import theory
 from simulate.draws import categorical
+from simulate.laws import laws_after
 from simulate.testing.calls import BadAnswer, NoAnswer, answer, name_the_round
 from simulate.testing.outcomes import Space, outcome_law
 from simulate.testing.pairs import Pair
@@ -27,7 +28,6 @@ from simulate.testing.sequential import (
     mean_evidence,
     smallest_distance,
 )
-from theory.arrays import to_numpy
 
 Counts: TypeAlias = Literal["declared", "any"]
 
@@ -127,7 +127,7 @@ class Trial:
         if self.log_evidence >= math.log(1 / level):
             self.reason = "the evidence against the declared law is too strong"
         elif self.rounds == self.looks[look - 1]:
-            distance = float(np.abs(self.counts / self.rounds - self.law).sum() / 2)
+            distance = float(theory.total_variation(self.counts / self.rounds, self.law))
             if distance >= distance_threshold(self.law, self.rounds, look_level(level, look), self.rounding):
                 self.reason = "the observed law is too far from the declared one"
         return self.reason is None
@@ -166,11 +166,11 @@ class Trial:
         for k, pair in enumerate(self.pairs):
             rows = np.flatnonzero(part == k)
             for i in range(length):
-                q[rows, i] = _laws(pair.draft, ids[rows, :i])
-                drawn = q[rows, i] if pair.drawn_from is None else _laws(pair.drawn_from, ids[rows, :i])
+                q[rows, i] = laws_after(pair.draft, ids[rows, :i])
+                drawn = q[rows, i] if pair.drawn_from is None else laws_after(pair.drawn_from, ids[rows, :i])
                 ids[rows, i] = categorical(drawn, u[rows, i])
             for i in range(length + 1):
-                p[rows, i] = _laws(pair.target, ids[rows, :i])
+                p[rows, i] = laws_after(pair.target, ids[rows, :i])
         return Rounds(ids, p, q)
 
     def _continued(self, tokens: Integers, accepted: Integers, part: Integers) -> Integers:
@@ -179,7 +179,7 @@ class Trial:
         for k, pair in enumerate(self.pairs):
             for place in range(1, self.space.depth):
                 rows = np.flatnonzero((part == k) & (accepted < place))
-                tokens[rows, place] = categorical(_laws(pair.target, tokens[rows, :place]), u[rows, place])
+                tokens[rows, place] = categorical(laws_after(pair.target, tokens[rows, :place]), u[rows, place])
         return tokens
 
     def result(self, level: float, beta: float, drafted_by_kit: bool) -> PairResult:
@@ -201,7 +201,3 @@ class Trial:
             self.reason,
             self.error,
         )
-
-
-def _laws(chain: theory.Chain, prefixes: Integers) -> Floats:
-    return np.asarray(to_numpy(chain.conditional(prefixes)), dtype=np.float64)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import simulate
 import theory
-from simulate.testing import check_law, reference_decoder, reference_sampler
+from simulate.testing import Emitted, boundary_failures, check_law, reference_decoder, reference_sampler
 from tests.simulate.test_decoding import FAULT_LEVEL, PASS_LEVEL, g_test
 from validate.acceptance import verify_block
 
@@ -64,13 +66,40 @@ def test_samplers_of_given_blocks(name: str) -> None:
         assert report.passed, report
 
 
-def test_control_prefixes_confused() -> None:
-    """The same rule with its rows of one length in another order is another law."""
+def confused() -> theory.TableVerifier:
+    """The same rule with its rows of one length in another order."""
     right = table()
-    wrong = theory.TableVerifier(
+    return theory.TableVerifier(
         tuple(np.roll(f, 1, axis=0) for f in right.acceptance), tuple(np.roll(g, 1, axis=0) for g in right.residual)
     )
-    assert not check_law(simulate.sampler(wrong), TARGET, DRAFT, right, LENGTH, rng=rng(7)).passed
+
+
+def test_control_prefixes_confused() -> None:
+    assert not check_law(simulate.sampler(confused()), TARGET, DRAFT, table(), LENGTH, rng=rng(7)).passed
+
+
+def test_boundaries_are_those_of_each_prefix() -> None:
+    """A sampler that reads f and G off the table, token by token."""
+
+    def by_table(rule: theory.TableVerifier) -> Any:
+        def one(ids: Any, p: Any, u: Any, final: float) -> tuple[list[int], int]:
+            for i, x in enumerate(ids):
+                code = sum(int(y) * SIZE ** (i - 1 - j) for j, y in enumerate(ids[:i]))
+                if not u[i] < rule.acceptance[i][code, x]:
+                    return [*ids[:i], int(simulate.categorical(rule.residual[i][code], np.asarray(final)))], i
+            return [*ids, int(simulate.categorical(p[-1], np.asarray(final)))], len(ids)
+
+        def sampler(rounds: Any, uniforms: Any) -> Emitted:
+            found = [
+                one(*row)
+                for row in zip(rounds.draft_ids, rounds.target_probs, uniforms.acceptance, uniforms.final, strict=True)
+            ]
+            return Emitted([tokens for tokens, _ in found], [count for _, count in found])
+
+        return sampler
+
+    assert not any(f.decisive for f in boundary_failures(by_table(table()), TARGET, DRAFT, LENGTH, table()))
+    assert any(f.decisive for f in boundary_failures(by_table(confused()), TARGET, DRAFT, LENGTH, table()))
 
 
 @pytest.mark.parametrize("name", VERIFIERS)

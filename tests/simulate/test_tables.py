@@ -210,8 +210,8 @@ def test_control_a_bonus_from_the_draft_is_seen(monkeypatch):
     verifier = theory.Verifier(theory.Lossless())
     law = np.asarray(theory.analyse_round(target, draft, verifier, 2).law)
     assert g_test(law_of(simulate.compile_round(target, draft, verifier, 2)), law) > PASS_LEVEL
-    laws = tables._laws
-    monkeypatch.setattr(tables, "_laws", lambda chain, prefixes: laws(draft, prefixes))
+    laws = tables.laws_after
+    monkeypatch.setattr(tables, "laws_after", lambda chain, prefixes: laws(draft, prefixes))
     assert g_test(law_of(simulate.compile_round(target, draft, verifier, 2)), law) < FAULT_LEVEL
 
 

@@ -7,7 +7,7 @@ import simulate
 import theory
 from simulate import tree_decoding
 from simulate.tree_decoding import decode_tree, decode_tree_round
-from tests.simulate.test_decoding import FAULT_LEVEL, PASS_LEVEL, VERIFIERS, g_test, pair, rng
+from tests.simulate.test_decoding import FAULT_LEVEL, NEIGHBOURS, PASS_LEVEL, VERIFIERS, g_test, pair, rng
 
 SAMPLINGS = ["with_replacement", "without_replacement", "top_k"]
 TREES = {
@@ -43,6 +43,32 @@ def test_every_token_wise_verifier(name, sampling):
     verifier = VERIFIERS[name](2)
     run = decode_tree_round(target, draft, verifier, TREES["ragged"], 20_000, rng(2), sampling)
     assert_exact(run, theory.analyse_tree(target, draft, verifier, TREES["ragged"], sampling))
+
+
+BRANCHES = ["dynamic", "llamagen_static", "lumina_static", "lumina_dynamic"]
+"""Of LANTERN: its residuals depend on the rejected token x, and the next sibling meets G_x, not their mixture."""
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_the_next_sibling_meets_the_residual_of_the_rejected_token(branch, sampling):
+    target, draft = pair("tree", 3)
+    verifier = theory.lantern_verifier(NEIGHBOURS, 1, delta=0.3, branch=branch)
+    run = decode_tree_round(target, draft, verifier, TREES["ragged"], 20_000, rng(7), sampling)
+    assert_exact(run, theory.analyse_tree(target, draft, verifier, TREES["ragged"], sampling))
+
+
+@pytest.mark.parametrize("fault", [False, True])
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_control_the_next_sibling_meets_the_mixture_of_residuals(branch, fault, monkeypatch):
+    p, q = theory.IIDChain([0.08, 0.49, 0.34, 0.08, 0.01]), theory.IIDChain([0.09, 0.04, 0.32, 0.29, 0.26])
+    near = theory.nearest_neighbours([[0.0], [1.0], [3.0], [3.5], [7.0]], 4)
+    verifier = theory.lantern_verifier(near, 1, delta=0.2, branch=branch)
+    if fault:
+        monkeypatch.setattr(tree_decoding, "residual_after", lambda verifier, p, q, f, *_: verifier.residual(p, q, f))
+    run = decode_tree_round(p, q, verifier, [[], [], []], 50_000, rng(8), "with_replacement")
+    value = g_test(run.tokens, np.asarray(theory.analyse_tree(p, q, verifier, [[], [], []], "with_replacement").law))
+    assert value < FAULT_LEVEL if fault else value > PASS_LEVEL
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

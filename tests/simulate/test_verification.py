@@ -24,10 +24,8 @@ MORE = {
 
 def drafted(target, draft, length, count, seed):
     """Blocks drawn from the draft and the laws along them."""
-    ids = simulate.sample(draft, length, count, rng(seed))
-    laws = [np.stack([chain.conditional(ids[:, :i]) for i in range(n)], axis=1) for chain, n in
-            ((target, length + 1), (draft, length))]  # fmt: skip
-    return ids, *laws
+    rounds = Rounds.along(target, draft, simulate.sample(draft, length, count, rng(seed)))
+    return rounds.draft_ids, rounds.target_probs, rounds.draft_probs
 
 
 def completed(target, run, seed):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import theory
-from simulate.mechanism import laws_at
+from simulate.laws import laws_at
 from validate.models import Pair
 from validate.models.forest import Forest
 

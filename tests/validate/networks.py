@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import theory
+from validate.device_check.checks import law_p_value
 from validate.models import Pair, TokenTransformer, guided_logits
 
 VOCABULARY, TOKENS, CLASSES = 3, 4, 2
@@ -80,3 +81,8 @@ def counts(tokens: np.ndarray, width: int) -> np.ndarray:
     """How often every sequence of `width` tokens occurs, in lexicographic order."""
     index = tokens[:, :width] @ (VOCABULARY ** np.arange(width - 1, -1, -1))
     return np.bincount(index, minlength=VOCABULARY**width)
+
+
+def fits(tokens: np.ndarray, law: np.ndarray, width: int = TOKENS) -> float:
+    """p-value of the first `width` tokens of images under a law of V^width cells."""
+    return law_p_value(tokens, np.asarray(law).reshape((VOCABULARY,) * width))

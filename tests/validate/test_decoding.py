@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 
 import theory
 import validate.decoding as decoding
 from simulate.draws import categorical
-from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, counts, table, tiny_pair
+from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, fits, table, tiny_pair
 from validate import batches
 from validate.acceptance import verify_block
 from validate.decoder import Decoder
@@ -25,17 +24,6 @@ SAMPLES = 12_000
 """Images a test draws. A G-test of 81 cells at level 1e-6 with 12,000 draws sees TV of about .05 (power > .99)."""
 FALSE_ALARM = 1e-6
 LENGTH = 2
-
-
-def fits(tokens: np.ndarray, law: np.ndarray, width: int = TOKENS) -> float:
-    """p-value of the tokens under a law; cells of fewer than five expected draws are pooled."""
-    seen, wanted = counts(tokens, width), law.reshape(-1) * len(tokens)
-    rare = wanted < 5
-    seen, wanted = (np.append(a[~rare], a[rare].sum()) for a in (seen, wanted))
-    if wanted[-1] < 1e-9:
-        assert seen[-1] == 0
-        seen, wanted = seen[:-1], wanted[:-1]
-    return float(chisquare(seen, wanted).pvalue)
 
 
 def exact(verifier: theory.Verifier, guidance: float, length: int = LENGTH) -> theory.SequenceAnalysis:

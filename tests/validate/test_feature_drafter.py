@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from tests.validate.golden import ATOL, CASES, arrays, close, weights
-from validate.drafters.feature import DrafterConfiguration, FeatureDrafter, load_drafter
+from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
+from validate.drafters.loading import load_drafter
 from validate.drafters.trees import best_tree
 from validate.models import guided_logits
 from validate.models.forest import Forest, node_view
 from validate.models.llamagen import load_transformer
-from validate.models.weights import WeightsError
+from validate.models.tensors import WeightsError
 from validate.tree_shapes import LANTERN_TREE, TreeShape, tree_of_paths
 
 SCALE = 3.0

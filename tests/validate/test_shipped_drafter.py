@@ -13,10 +13,10 @@ import torch
 import theory
 import validate
 from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, network, tiny_pair
-from validate.drafters.feature import load_drafter
+from validate.drafters.loading import load_drafter
 from validate.drafters.shipped import SHIPPED, shipped_drafter, target_sha256
 from validate.drafters.trees import feature_proposer
-from validate.models.weights import WeightsError
+from validate.models.tensors import WeightsError
 from validate.training.__main__ import main
 from validate.training.drafter import fit_drafter, store_drafter
 from validate.training.presets import Plan

@@ -15,8 +15,11 @@ import theory
 from tests.validate.networks import tiny_pair
 from validate.__main__ import main
 from validate.decoding import decode
+from validate.device_check.networks import random_llamagen, random_pair
 from validate.models import Pair
-from validate.speed import fixed_acceptance, predicted_speed_up, speed_report, step_costs
+from validate.models.llamagen import Configuration
+from validate.speed import fixed_acceptance, predicted_speed_up, speed_report
+from validate.step_costs import step_costs
 
 LENGTH, TOKENS = 3, 4
 
@@ -128,3 +131,20 @@ def test_the_command_reports_speed_at_a_fixed_rate(capsys: pytest.CaptureFixture
     assert '"kappa"' in out.read_text()
     assert main([*command[:1], "1.2", *command[2:]]) == 2
     assert "acceptance rate" in capsys.readouterr().err
+
+
+def test_compiled_networks_decode_the_same_images() -> None:
+    shapes = [
+        Configuration(24, layers=2, heads=2, width=16, hidden=24, side=3, num_classes=2),
+        Configuration(24, layers=1, heads=2, width=16, hidden=24, side=3, num_classes=2),
+    ]
+    cpu = torch.device("cpu")
+    pair = random_pair(*(random_llamagen(shape, cpu, torch.float32, seed) for seed, shape in enumerate(shapes)), 1.5)
+    fused = pair.compiled(backend="aot_eager")
+    # Fused, and not the plain passes under another name.
+    assert fused.target.attend is not pair.target.attend
+    assert hasattr(fused.target.attend, "_torchdynamo_orig_callable")
+    runs = [decode(p, theory.cool_sd(LENGTH, 1.5), LENGTH, 6, device="cpu", seed=3) for p in (pair, fused)]
+    np.testing.assert_array_equal(runs[0].tokens, runs[1].tokens)
+    with pytest.raises(TypeError, match="none of its networks can be compiled"):
+        tiny_pair().compiled()

@@ -16,12 +16,12 @@ from torch import Tensor
 
 import theory
 import validate.tree_decoding as trees
-from simulate.decoding import DecodedRound
+from simulate.decoded import DecodedRound
 from simulate.draws import categorical
 from simulate.testing import Emitted, RoundDecoder, assert_law, check_law
 from tests.validate.chain_models import chain_pair
 from tests.validate.golden import arrays, weights
-from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, counts, network, table, tiny_pair
+from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, counts, fits, network, table, tiny_pair
 from validate import siblings
 from validate.batches import run_rounds
 from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
@@ -44,16 +44,6 @@ TREE = [[[[]], []], [[]]]
 """Two children, of which the elder has two and the younger one; depth 3."""
 CHAIN = [[[[]]]]
 PROPOSERS = ["independent", "feature"]
-
-
-def fits(tokens: np.ndarray, law: np.ndarray, width: int = TOKENS) -> float:
-    seen, wanted = counts(tokens, width), np.asarray(law).reshape(-1) * len(tokens)
-    rare = wanted < 5
-    seen, wanted = (np.append(a[~rare], a[rare].sum()) for a in (seen, wanted))
-    if wanted[-1] < 1e-9:
-        assert seen[-1] == 0
-        seen, wanted = seen[:-1], wanted[:-1]
-    return float(chisquare(seen, wanted).pvalue)
 
 
 def chains(guidance: float) -> tuple[theory.TabularChain, theory.TabularChain]:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 
 import theory
@@ -18,7 +19,8 @@ from validate.device_check.checks import check_at_most, left_out
 from validate.device_check.networks import SMALL_DRAFT, SMALL_TARGET, XL, B, random_llamagen, random_pair
 from validate.models import Pair
 from validate.noise import image_noise
-from validate.speed import fixed_acceptance, speed_report, step_costs
+from validate.speed import fixed_acceptance, speed_report
+from validate.step_costs import step_costs
 
 LENGTH, RATE = 5, 0.7
 MOST_ARITHMETIC = 0.05
@@ -67,6 +69,11 @@ def full_size_section(setting: Any, record: dict[str, Any]) -> None:
     if full:
         check_at_most(record, "acceptance arithmetic, share of a round", costs.accept_share, MOST_ARITHMETIC)
         record["waits_a_round"] = waits_of_a_round(pair, rows)
+        fused = step_costs(pair.compiled(), LENGTH, rows, verifier=real, contexts=(0.5,), repeats=7)
+        record["compiled_over_plain"] = {
+            part: fused.mean(part) / float(np.interp(fused.contexts[0], costs.contexts, getattr(costs, part)))
+            for part in ("target", "draft", "verify")
+        }
     else:
         left_out(record, "share of the arithmetic is not checked at this size; waits of a round are CUDA's")
     # Plain sampling and a decoding run, and half as much again for what a first run makes.

@@ -16,20 +16,23 @@ import torch
 from torch import Tensor
 
 from validate.device_check.checks import check_at_most, left_out
+from validate.device_check.recipe import differences_of_tokenizer, differences_of_transformer
 from validate.models.interface import START
 from validate.models.llamagen import Captions, LlamaGen, load_tokenizer, load_transformer
 
 ATOL, RTOL, PIXELS = 2e-5, 1e-5, 5e-5
 BFLOAT_ALLOWANCE = 4.0
+FULL_SIZE = 2e-4
+FULL_SIZE_SECONDS = 10.0
+"""What networks of full size are begun with, at least."""
 TRANSFORMERS = {"c2i_a": (4, 4), "c2i_flat": (6, 4), "t2i_a": (4, 3), "t2i_hf": (6, 3)}
 """Tokens a side and heads."""
 
 
 def find_golden(given: Path | None) -> Path | None:
-    """The folder of the golden data: as given, in the tests, or shared beside the checkout."""
-    root = Path(__file__).resolve().parents[2]
-    places = [given] if given else [root / "tests/data/golden", root.parent / "shared/golden", Path("shared/golden")]
-    return next((place for place in places if (place / "manifest.json").is_file()), None)
+    """The folder of the golden data: as given, or in the tests beside the package."""
+    place = given or Path(__file__).resolve().parents[2] / "tests/data/golden"
+    return place if (place / "manifest.json").is_file() else None
 
 
 def _arrays(folder: Path) -> dict[str, Tensor]:
@@ -95,7 +98,23 @@ def golden_section(setting: Any, record: dict[str, Any]) -> None:
         with torch.no_grad():
             pixels = tokenizer(tokenizer.codes(data["tokens_0"].to(setting.device))).cpu()
         check_at_most(record, "vq_a float32: pixels", float((pixels - data["pixels_0"]).abs().max()), PIXELS)
+        _full_size(setting, record, folder, manifest)
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
     worst = max(c["value"] for c in record["checks"] if "float32" in c["what"])
     record["summary"] = f"float32 within {worst:.1e}; bfloat16 within its tolerance"
+
+
+def _full_size(setting: Any, record: dict[str, Any], folder: Path, manifest: dict[str, Any]) -> None:
+    """The published decoder and LlamaGen-B at full size, weights by recipe, in float32."""
+    if setting.quick or setting.left <= FULL_SIZE_SECONDS:
+        left_out(record, "networks of full size: no time for them")
+        return
+    case = next(case for case in manifest["cases"] if case["name"] == "recipe_c2i_B_384")
+    found = {
+        "recipe_vq16": differences_of_tokenizer(_arrays(folder / "recipe_vq16"), setting.device),
+        "recipe_c2i_B_384": differences_of_transformer(_arrays(folder / case["name"]), case, setting.device),
+    }
+    for name, differences in found.items():
+        for what, value in differences.items():
+            check_at_most(record, f"{name}: {what}", value, 0.0 if what == "ids" else FULL_SIZE)

@@ -27,7 +27,7 @@ class NoPixels:
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Refused."""
-        raise NotImplementedError("tokens of a random network have no pixels")
+        raise ValueError("tokens of a random network have no pixels")
 
     def tables(self) -> Sequence[Tensor]:
         """None."""

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import chisquare
 
 import theory
 from simulate.testing import Emitted, RoundDecoder, check_law
 from validate.decoder import Decoder
 from validate.decoding import decode
-from validate.device_check.checks import check_at_least, check_at_most, left_out
-from validate.device_check.networks import TOKENS, VOCABULARY, chain_of, enumerable_pair
+from validate.device_check.checks import check_at_least, check_at_most, law_p_value, left_out
+from validate.device_check.networks import TOKENS, chain_of, enumerable_pair
 from validate.measurement import measure, sample_baseline
 from validate.memory import free_bytes, image_bytes
 from validate.models import Pair, load
@@ -51,20 +50,10 @@ def round_decoder(pair: Pair, verifier: theory.AnyVerifier, condition: int) -> R
 
 
 def whole_image_p_value(pair: Pair, verifier: theory.AnyVerifier, law: Any, images: int, condition: int) -> float:
-    """Chi-square of decoded images against their exact law; cells of fewer than five expected images are pooled."""
-    tokens = decode(
-        pair, verifier, LENGTH, [condition] * images, device=str(pair.device), batch=images, seed=7
-    ).tokens  # fmt: skip
-    index = tokens @ (VOCABULARY ** np.arange(TOKENS - 1, -1, -1))
-    seen, wanted = np.bincount(index, minlength=VOCABULARY**TOKENS), np.asarray(law).reshape(-1) * images
-    rare = wanted < 5
-    if rare.any():
-        seen, wanted = (np.append(a[~rare], a[rare].sum()) for a in (seen, wanted))
-        if wanted[-1] < 1e-9:
-            if seen[-1]:
-                return 0.0
-            seen, wanted = seen[:-1], wanted[:-1]
-    return float(chisquare(seen, wanted * (seen.sum() / wanted.sum())).pvalue)
+    """`law_p_value` of decoded images against their exact law."""
+    device = str(pair.device)
+    run = decode(pair, verifier, LENGTH, [condition] * images, device=device, batch=images, seed=7)
+    return law_p_value(run.tokens, law)
 
 
 def law_section(setting: Any, record: dict[str, Any]) -> None:

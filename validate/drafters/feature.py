@@ -9,14 +9,14 @@ and ĥ_{t+1} stands for the target's h_{t+1}: the target's head on it is the dra
 the last take token 0. To draft on, the drafter's own ĥ replaces the feature it cannot know yet; nodes of one depth of a
 tree share a position. Both halves of classifier-free guidance are drafted and combined as the target's are.
 
-The layer is the target's block without its first norm: x += wo·attention(x); x += w2(silu(w1 y) ⊙ w3 y), y = norm(x).
+The layer is LlamaGen's block without its first norm: x += wo·attention(x); x += w2(silu(w1 y) ⊙ w3 y), y = norm(x).
 It has no final norm and no head. Input j takes row j of the rotary table, which starts with `zero_rows` zero rows, has
 one row for each token of the grid and ends with 20 zero rows, where tree nodes behind the image land.
 
 The draft law of a token depends on how far it stands from the last verified feature, hence on its offset in the round.
 
 Source: Li et al., EAGLE, arXiv:2401.15077; for image tokens LANTERN, arXiv:2410.03355, whose published directories
-(config.json beside pytorch_model.bin or model.safetensors) `load_drafter` reads.
+(config.json beside pytorch_model.bin or model.safetensors) `validate.drafters.loading` reads.
 
 >>> import torch
 >>> drafter = FeatureDrafter(DrafterConfiguration(vocab_size=5, width=8, hidden=16, heads=2, side=2)).eval()
@@ -27,31 +27,20 @@ torch.Size([1, 1, 8])
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from validate.models.checkpoints import dtype_of, read_checkpoint
-from validate.models.devices import resolve_device
+from validate.models.llamagen.blocks import Block, rope_table
 from validate.models.llamagen.configuration import Configuration
-from validate.models.llamagen.keys import expect_family, official_names
-from validate.models.llamagen.loading import _fill
-from validate.models.llamagen.transformer import _Block, rope_table
-from validate.models.weights import WeightsError, compare
 
-__all__ = ["DrafterConfiguration", "DrafterState", "FeatureDrafter", "load_drafter"]
+__all__ = ["DrafterConfiguration", "DrafterState", "FeatureDrafter"]
 
 BEHIND = 20
 """Zero rows of the published rotary table behind the image."""
-PUBLISHED = {"t2i": (16, 119), "t2i2": (32, 119), "c2i": (24, 0)}
-"""Grid and leading zero rows that the published drafters take from their input_type, whatever else the config says."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +130,9 @@ class FeatureDrafter(nn.Module):
         self.config = config
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.width)
         self.fc = nn.Linear(2 * config.width, config.width, bias=config.bias)
-        self.layers = nn.ModuleList(_Block(shape) for _ in range(config.layers))
+        self.layers = nn.ModuleList(Block(shape) for _ in range(config.layers))
         first = self.layers[0]
-        assert isinstance(first, _Block)
+        assert isinstance(first, Block)
         # The published layer 0 reads fc's output as it is.
         first.attention_norm = nn.Identity()  # type: ignore[assignment]
         grid = rope_table(shape)[1:]
@@ -214,115 +203,3 @@ class FeatureDrafter(nn.Module):
         for block in self.layers:
             x = block(x, rope, None, None)
         return x
-
-
-def published_shapes(config: DrafterConfiguration) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a published drafter's tensors."""
-    width, hidden = config.width, config.hidden
-    shapes: dict[str, tuple[int, ...]] = {
-        "embed_tokens.weight": (config.vocab_size, width),
-        "fc.weight": (width, 2 * width),
-    }
-    if config.bias:
-        shapes["fc.bias"] = (width,)
-    for i in range(config.layers):
-        shapes |= {f"layers.{i}.self_attn.{letter}_proj.weight": (width, width) for letter in "qkvo"}
-        shapes |= {f"layers.{i}.mlp.{part}_proj.weight": (hidden, width) for part in ("gate", "up")}
-        shapes[f"layers.{i}.mlp.down_proj.weight"] = (width, hidden)
-        shapes[f"layers.{i}.post_attention_layernorm.weight"] = (width,)
-        if i:
-            shapes[f"layers.{i}.input_layernorm.weight"] = (width,)
-    return shapes
-
-
-def _configuration(path: Path) -> DrafterConfiguration:
-    try:
-        config: Any = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError(f"holds a {type(config).__name__}")
-    except ValueError as error:
-        raise WeightsError(f"{path} is no JSON object: {error}") from error
-    try:
-        heads = int(config["num_attention_heads"])
-        if config.get("num_key_value_heads", heads) != heads:
-            raise ValueError("grouped-query attention (num_key_value_heads) is not supported")
-        kind = str(config["input_type"])
-        if kind in PUBLISHED:
-            (side, zero_rows), base = PUBLISHED[kind], 10000.0
-        else:
-            block, base = int(config["block_size"]), float(config.get("rope_base", 10000))
-            side, zero_rows = math.isqrt(block), int(config["cls_token_num"])
-            if side**2 != block:
-                raise ValueError(f"block_size {block} is not a square")
-        return DrafterConfiguration(
-            vocab_size=int(config["vocab_size"]),
-            width=int(config["hidden_size"]),
-            hidden=int(config["intermediate_size"]),
-            heads=heads,
-            side=side,
-            zero_rows=zero_rows,
-            layers=int(config["num_hidden_layers"]),
-            bias=bool(config.get("bias", True)),
-            eps=float(config["rms_norm_eps"]),
-            rope_base=base,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise WeightsError(f"{path}: {what}") from error
-
-
-def load_drafter(
-    path: str | Path,
-    *,
-    target: Any = None,
-    device: str | torch.device = "cpu",
-    dtype: str | torch.dtype = "float32",
-    verify: bool = True,
-    sha256: Mapping[str, str] | None = None,
-) -> FeatureDrafter:
-    """A published drafter.
-
-    Parameters
-    ----------
-    path : str or Path
-        Directory of config.json and model.safetensors or pytorch_model.bin.
-    target : LlamaGen, optional
-        The model it is to draft for; vocabulary, width and grid are compared.
-    device, dtype, verify, sha256
-        As for `validate.models.llamagen.load_transformer`.
-
-    Raises
-    ------
-    FileNotFoundError
-    WeightsError
-        Damaged, or of another family; a missing, extra, misshapen or non-finite tensor; a config that makes no
-        drafter; a drafter of another target.
-    """
-    place, number, folder = resolve_device(device), dtype_of(dtype), Path(path)
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} has no config.json; a drafter is a directory of config.json and weights")
-    files = [folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).is_file()]
-    if not files:
-        raise FileNotFoundError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
-    config = _configuration(folder / "config.json")
-    if target is not None:
-        check_target(config, target, str(folder))
-    tensors = read_checkpoint(files[0], verify=verify, sha256=sha256)
-    expect_family(tensors, "EAGLE-style drafter", files[0])
-    compare(files[0], tensors, published_shapes(config))
-    prefixed = {name if name.startswith("fc.") else f"model.{name}": value for name, value in tensors.items()}
-    with torch.device("meta"):
-        network = FeatureDrafter(config)
-    _fill(network, official_names(prefixed, files[0]), files[0], place, number)
-    network.rope = FeatureDrafter(config).rope.to(place) if network.rope.is_meta else network.rope.to(place)
-    return network
-
-
-def check_target(config: DrafterConfiguration, target: Any, name: str) -> None:
-    """Refuse a target with other tokens, another grid or features of another width."""
-    width = target.config.width if hasattr(target.config, "width") else target.width
-    ours = {"vocab_size": target.vocab_size, "feature width": width, "grid": target.grid}
-    theirs = {"vocab_size": config.vocab_size, "feature width": config.width, "grid": (config.side, config.side)}
-    for what, value in theirs.items():
-        if value != ours[what]:
-            raise WeightsError(f"{name} drafts for a target of {what} {value}, this one has {ours[what]}")

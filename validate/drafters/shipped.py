@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from validate.drafters.feature import FeatureDrafter, load_drafter
+from validate.drafters.feature import FeatureDrafter
+from validate.drafters.loading import load_drafter
 from validate.models import Pair
-from validate.models.weights import WeightsError
+from validate.models.tensors import WeightsError
 
 __all__ = ["shipped_drafter", "target_sha256"]
 

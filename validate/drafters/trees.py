@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from validate.drafters.feature import DrafterState, FeatureDrafter, check_target
+from validate.drafters.feature import BEHIND, DrafterState, FeatureDrafter
+from validate.drafters.loading import check_target
 from validate.models import Pair, Warp, guided_logits
 from validate.models.forest import Forest, node_view
 from validate.models.llamagen.transformer import LlamaGen
@@ -152,8 +153,8 @@ def feature_proposer(drafter: FeatureDrafter) -> ProposerOf:
     def make(pair: Pair, conditions: tuple[Any, Any], guidance: float, warp: Warp, shape: TreeShape) -> Proposer:
         target: Any = pair.target
         check_target(drafter.config, target, "the drafter")
-        if shape.depth > 20:
-            raise ValueError(f"the tree is {shape.depth} deep; a drafter knows 20 positions behind the image")
+        if shape.depth > BEHIND:
+            raise ValueError(f"the tree is {shape.depth} deep; a drafter knows {BEHIND} positions behind the image")
         prefix = None
         if isinstance(target, LlamaGen):
             prefix = condition_features(target, conditions[0], guidance)

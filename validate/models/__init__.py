@@ -5,10 +5,11 @@ from validate.models.guidance import guided_logits
 from validate.models.judge import Judge, Reference
 from validate.models.loading import known_models, load
 from validate.models.pair import Pair
-from validate.models.transformer import KVCache, TokenTransformer
+from validate.models.tensors import WeightsError
+from validate.models.token_sequences import KVCache
+from validate.models.transformer import TokenTransformer
 from validate.models.vq import VQTokenizer
 from validate.models.warping import Warp
-from validate.models.weights import WeightsError
 
 __all__ = [
     "Judge",

@@ -28,9 +28,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from validate.models.weights import WeightsError
+from validate.models.tensors import WeightsError
 
-__all__ = ["DTYPES", "check_hash", "dtype_of", "layout_of", "read_checkpoint"]
+__all__ = ["DTYPES", "check_hash", "dtype_of", "layout_of", "read_checkpoint", "weights_in"]
 
 LAYOUTS = ("model", "module", "state_dict")
 """Entries that hold the tensors of a file which is not flat, in the order they are looked for."""
@@ -90,8 +90,20 @@ def layout_of(content: Any, where: str | Path) -> dict[str, Tensor]:
     raise WeightsError(f"{where} holds a {type(content).__name__}, expected a dictionary of tensors")
 
 
+def weights_in(folder: Path) -> Path:
+    """The weights file of a directory in Hugging Face's style."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
+
+
 def read_checkpoint(
-    path: str | Path, *, verify: bool = True, sha256: Mapping[str, str] | None = None
+    path: str | Path,
+    *,
+    verify: bool = True,
+    sha256: Mapping[str, str] | None = None,
+    prefixes: tuple[str, ...] = ("",),
 ) -> dict[str, Tensor]:
     """Tensors of a weights file, as stored, mapped from the file rather than read where the format allows.
 
@@ -101,6 +113,8 @@ def read_checkpoint(
     verify : bool
         Test the archive's checksums and a known SHA-256: one pass over the file.
     sha256 : mapping of file name to hexadecimal digest, optional
+    prefixes : tuple of str
+        Only tensors whose names begin so; all by default.
 
     Raises
     ------
@@ -116,7 +130,7 @@ def read_checkpoint(
     if path.suffix == ".safetensors":
         try:
             with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}
+                return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefixes)}
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
     _check_archive(path, verify)
@@ -131,7 +145,7 @@ def read_checkpoint(
         ) from error
     except (RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
         raise WeightsError(f"{path} is damaged or no torch file: {error}") from error
-    return layout_of(content, path)
+    return {name: value for name, value in layout_of(content, path).items() if name.startswith(prefixes)}
 
 
 def _check_archive(path: Path, verify: bool) -> None:

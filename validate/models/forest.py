@@ -26,7 +26,7 @@ from torch import Tensor
 
 from validate.models.sequences import GuidedSequences
 
-__all__ = ["Forest", "TreeSequences"]
+__all__ = ["Forest", "ForestSequences", "TreeSequences"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,11 @@ class Forest:
         """n."""
         return self.parents.shape[1]
 
+    def check_range(self, first: int, count: int) -> None:
+        """Refuse nodes first, …, first + count − 1 that are not all there."""
+        if first < 0 or first + count > self.size:
+            raise ValueError(f"nodes {first}…{first + count - 1} are not all in a forest of {self.size} nodes")
+
     def repeat(self, times: int) -> Forest:
         """For a batch that holds its rows several times over."""
         if times == 1 or len(self.parents) == 1:
@@ -98,8 +103,69 @@ def node_view(
     return index, place, torch.cat([cached[:, None].expand(-1, count, -1), behind], dim=-1)
 
 
-class TreeSequences(GuidedSequences):
-    """Sequences that read forests; a model family says how its network attends and where its caches are."""
+class ForestSequences(GuidedSequences):
+    """Sequences that read forests."""
+
+    @abstractmethod
+    def read_nodes(self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int) -> tuple[Tensor, Tensor]:
+        """Logits and hidden states of nodes first, first + 1, …, all with halves · B rows."""
+
+    @abstractmethod
+    def keep_path(self, nodes: Tensor, counts: Tensor, lengths: Tensor) -> None:
+        """Make nodes cached inputs: nodes[b, i] that of index lengths[b] + i, for i < counts[b].
+
+        Parameters
+        ----------
+        nodes : int64 Tensor, shape (B, m)
+            A path from the cached inputs downwards; entries from counts[b] on are ignored.
+        counts, lengths : int64 Tensor, shape (B,)
+        """
+
+    @overload
+    def tree_logits(
+        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: Literal[False] = False
+    ) -> Tensor: ...
+
+    @overload
+    def tree_logits(
+        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @torch.no_grad()
+    def tree_logits(
+        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Guided logits after every node, in one pass; the cached inputs stay as they are.
+
+        Parameters
+        ----------
+        inputs : int64 Tensor, shape (B, m)
+            Of nodes first, …, first + m − 1; START where the input index is 0. Earlier nodes must have been read by
+            calls since `lengths` last changed.
+        lengths : int64 Tensor, shape (B,)
+            l, cached inputs of each row.
+        forest : Forest
+        first : int
+
+        Returns
+        -------
+        As `logits`: float32 (B, m, V), and hidden states (halves · B, m, width) on request.
+
+        Notes
+        -----
+        Oracle: `logits` over each path by itself; they agree to 2e-5 in float32.
+        """
+        count = inputs.shape[1]
+        forest.check_range(first, count)
+        both, long = inputs.repeat(self.halves, 1), lengths.repeat(self.halves)
+        logits, states = self.read_nodes(both, long, forest.repeat(self.halves), first)
+        index = lengths[:, None] + forest.depths[:, first : first + count]
+        guided = self.guide(logits.float(), index)
+        return (guided, states) if hidden else guided
+
+
+class TreeSequences(ForestSequences):
+    """Forests read by a network of ours; a model family says how it attends and where its caches are."""
 
     slot_axis: int
     """Axis of the slots in the family's tensors of keys and values, rows being axis 1."""
@@ -140,61 +206,15 @@ class TreeSequences(GuidedSequences):
             self.use(*views)
         return self._wide
 
-    @overload
-    def tree_logits(
-        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: Literal[False] = False
-    ) -> Tensor: ...
-
-    @overload
-    def tree_logits(
-        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
-
-    @torch.no_grad()
-    def tree_logits(
-        self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int = 0, *, hidden: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Guided logits after every node, in one pass; the cached inputs stay as they are.
-
-        Parameters
-        ----------
-        inputs : int64 Tensor, shape (B, m)
-            Of nodes first, …, first + m − 1; START where the input index is 0. Earlier nodes must have been read by
-            calls since `lengths` last changed.
-        lengths : int64 Tensor, shape (B,)
-            l, cached inputs of each row.
-        forest : Forest
-        first : int
-
-        Returns
-        -------
-        As `logits`: float32 (B, m, V), and hidden states (halves · B, m, width) on request.
-
-        Notes
-        -----
-        Oracle: `logits` over each path by itself; they agree to 2e-5 in float32.
-        """
-        count = inputs.shape[1]
-        if first < 0 or first + count > forest.size:
-            raise ValueError(f"nodes {first}…{first + count - 1} are not all in a forest of {forest.size} nodes")
+    def read_nodes(self, inputs: Tensor, lengths: Tensor, forest: Forest, first: int) -> tuple[Tensor, Tensor]:
         keys, values = self._reserve(forest.size)
-        both, long = inputs.repeat(self.halves, 1), lengths.repeat(self.halves)
-        shape = forest.repeat(self.halves)
-        index, slots, visible = node_view(shape, first, count, long, self._slots, self.scratch, self.offset)
-        logits, states = self.extend_nodes(both, index, slots, visible, keys, values)
-        guided = self.guide(logits.float(), index[: self.rows])
-        return (guided, states) if hidden else guided
+        index, slots, visible = node_view(
+            forest, first, inputs.shape[1], lengths, self._slots, self.scratch, self.offset
+        )
+        return self.extend_nodes(inputs, index, slots, visible, keys, values)
 
     @torch.no_grad()
     def keep_path(self, nodes: Tensor, counts: Tensor, lengths: Tensor) -> None:
-        """Make nodes cached inputs: nodes[b, i] that of index lengths[b] + i, for i < counts[b].
-
-        Parameters
-        ----------
-        nodes : int64 Tensor, shape (B, m)
-            A path from the cached inputs downwards; entries from counts[b] on are ignored.
-        counts, lengths : int64 Tensor, shape (B,)
-        """
         step = torch.arange(nodes.shape[1], device=nodes.device)
         taken = step < counts[:, None]
         source = self._slots + torch.where(taken, nodes, 0)

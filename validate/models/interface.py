@@ -129,7 +129,10 @@ class ImageModel(Protocol):
 
 
 class PixelDecoder(Protocol):
-    """Image tokens to pixels; two models form a pair only if their decoders hold equal tables."""
+    """Image tokens to pixels; two models form a pair only if their decoders hold equal tables.
+
+    Optional is `codebook`, shape (V, code width): the vectors that say which tokens look alike.
+    """
 
     @property
     def vocab_size(self) -> int: ...
@@ -141,3 +144,15 @@ class PixelDecoder(Protocol):
     def tables(self) -> Sequence[Tensor]:
         """The tensors that give tokens their meaning (codebook, colour clusters, decoder), compared between models."""
         ...
+
+
+def check_tokens(tokens: Tensor, num_tokens: int, vocab_size: int) -> None:
+    """Shape (B, T), values 0, …, V − 1; errors name index and value."""
+    if tokens.ndim != 2 or tokens.shape[1] != num_tokens or tokens.dtype != torch.int64:
+        raise ValueError(
+            f"tokens must be int64 of shape (B, {num_tokens}); got {tokens.dtype} of shape {tuple(tokens.shape)}"
+        )
+    outside = ((tokens < 0) | (tokens >= vocab_size)).nonzero()
+    if len(outside):
+        row, column = outside[0].tolist()
+        raise ValueError(f"tokens[{row}, {column}] = {int(tokens[row, column])} is outside 0…{vocab_size - 1}")

@@ -13,7 +13,7 @@ needed without the data set.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -120,12 +120,5 @@ class Reference:
 
     def to(self, device: torch.device) -> Reference:
         """The same reference on another device."""
-        return Reference(
-            self.feature_mean.to(device),
-            self.feature_covariance.to(device),
-            self.count,
-            self.tokens.to(device),
-            self.labels.to(device),
-            self.accuracy,
-            self.accuracy_reconstructed,
-        )
+        names = ("feature_mean", "feature_covariance", "tokens", "labels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})

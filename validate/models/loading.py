@@ -22,9 +22,10 @@ import torch
 from validate.models.devices import resolve_device
 from validate.models.judge import Judge, Reference
 from validate.models.pair import Pair
+from validate.models.tensors import WeightsError
 from validate.models.transformer import TokenTransformer
 from validate.models.vq import VQTokenizer
-from validate.models.weights import MANIFEST, WeightsError, fill, read_manifest, read_tensors
+from validate.models.weights import MANIFEST, fill, read_manifest, read_tensors
 
 __all__ = ["known_models", "load"]
 

@@ -164,6 +164,20 @@ class Pair:
         """The same pair at another temperature, top-k and top-p."""
         return replace(self, warp=warp)
 
+    def compiled(self, backend: str = "inductor") -> Pair:
+        """The pair with networks fused by `torch.compile`, as far as their family offers it (LlamaGen does).
+
+        Raises
+        ------
+        TypeError
+            None of the networks offers it.
+        """
+        models: dict[str, Any] = {"": self.target, **self.drafts}
+        if not any(hasattr(model, "compiled") for model in models.values()):
+            raise TypeError(f"pair {self.name!r}: none of its networks can be compiled; LlamaGen's can")
+        fused = {name: m.compiled(backend) if hasattr(m, "compiled") else m for name, m in models.items()}
+        return replace(self, target=fused.pop(""), drafts=fused)
+
     def to(self, device: str | torch.device) -> Pair:
         """The pair on another device; this one stays where it is (unlike `torch.nn.Module.to`)."""
         place = resolve_device(device)

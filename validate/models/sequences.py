@@ -38,6 +38,9 @@ class GuidedSequences(ABC):
     def extend(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and hidden states of all halves · B rows behind new inputs, which are appended to the cache."""
 
+    def check(self, inputs: Tensor, lengths: Tensor) -> None:  # noqa: B027
+        """Refuse a block that cannot be; families that can afford it do."""
+
     @abstractmethod
     def gather(self, rows: Tensor) -> None:
         """Go on with these of the halves · B rows."""
@@ -50,6 +53,7 @@ class GuidedSequences(ABC):
 
     def logits(self, inputs: Tensor, lengths: Tensor, *, hidden: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """See `validate.models.interface.Sequences.logits`."""
+        self.check(inputs, lengths)
         both = (inputs, lengths) if self.halves == 1 else (inputs.repeat(2, 1), lengths.repeat(2))
         logits, states = self.extend(*both)
         index = lengths[:, None] + torch.arange(inputs.shape[1], device=lengths.device)

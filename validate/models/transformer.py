@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, overload
 
 import numpy as np
@@ -39,31 +38,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from validate.models.conditions import class_numbers
-from validate.models.forest import TreeSequences
+from validate.models.token_sequences import KVCache, TokenSequences
 
-__all__ = ["KVCache", "TokenSequences", "TokenTransformer"]
-
-
-@dataclass(frozen=True)
-class KVCache:
-    """Keys and values of every layer for all T positions, written in place by `TokenTransformer.extend`.
-
-    Attributes
-    ----------
-    keys, values : Tensor, shape (layers, rows, T, heads, head width)
-    """
-
-    keys: Tensor
-    values: Tensor
-
-    @property
-    def rows(self) -> int:
-        """Number of sequences the cache holds."""
-        return self.keys.shape[1]
-
-    def gather(self, rows: Tensor) -> KVCache:
-        """Copy of the cache holding the given rows (repeats allowed), for branching or dropping sequences."""
-        return KVCache(self.keys[:, rows], self.values[:, rows])
+__all__ = ["TokenTransformer"]
 
 
 class _Block(nn.Module):
@@ -230,32 +207,8 @@ class TokenTransformer(nn.Module):
         # Zeros, not uninitialised memory: a masked NaN would still poison attention (0 · NaN).
         return KVCache(like.new_zeros(shape), like.new_zeros(shape))
 
-    @overload
-    def extend(
-        self,
-        ids: Tensor,
-        lengths: Tensor,
-        cache: KVCache,
-        *,
-        return_hidden: Literal[False] = False,
-        check: bool = True,
-    ) -> Tensor: ...
-
-    @overload
-    def extend(
-        self, ids: Tensor, lengths: Tensor, cache: KVCache, *, return_hidden: Literal[True], check: bool = True
-    ) -> tuple[Tensor, Tensor]: ...
-
     @torch.no_grad()
-    def extend(
-        self,
-        ids: Tensor,
-        lengths: Tensor,
-        cache: KVCache,
-        *,
-        return_hidden: bool = False,
-        check: bool = True,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    def extend(self, ids: Tensor, lengths: Tensor, cache: KVCache, *, check: bool = True) -> tuple[Tensor, Tensor]:
         """Logits of the tokens after new inputs placed behind cached ones; writes the cache in place.
 
         Parameters
@@ -267,15 +220,15 @@ class TokenTransformer(nn.Module):
             pads a finished row clamps its length.
         cache : KVCache
             From `new_cache`.
-        return_hidden : bool
-            Also return what the head reads, shape (B, n, width).
         check : bool
             Check the ranges of ``lengths`` and ``ids``; costs one device synchronisation on CUDA.
 
         Returns
         -------
-        Tensor, shape (B, n, V)
+        logits : Tensor, shape (B, n, V)
             ``[b, j]`` predicts the token after input ``lengths[b] + j``.
+        hidden : Tensor, shape (B, n, width)
+            What the head reads.
 
         Raises
         ------
@@ -293,41 +246,29 @@ class TokenTransformer(nn.Module):
             raise ValueError(f"the cache holds {cache.rows} rows but ids has {rows}; use new_cache({rows})")
         if check:
             self._check_ranges(ids, lengths)
-        positions = lengths[:, None] + torch.arange(new, device=ids.device)
-        row_index = torch.arange(rows, device=ids.device)[:, None]
+        slots = lengths[:, None] + torch.arange(new, device=ids.device)
+        visible = None
         # A whole image fits behind nothing but length 0: plain causal attention, which is faster than a mask.
-        whole = new == self.num_tokens
-        visible = torch.arange(self.num_tokens, device=ids.device) <= positions[:, :, None]
-        mask = None if whole else visible[:, None]
-        x = self.token_embedding(ids) + self.position_embedding(positions)
-        for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
-            assert isinstance(block, _Block)
-            query, key, value = block.project(x)
-            if whole:
-                keys.copy_(key)
-                values.copy_(value)
-            else:
-                keys[row_index, positions] = key
-                values[row_index, positions] = value
-            x = block.finish(x, query, keys, values, mask)
-        hidden = self.final_norm(x)
-        logits = self.head(hidden)
-        return (logits, hidden) if return_hidden else logits
+        if new < self.num_tokens:
+            visible = torch.arange(self.num_tokens, device=ids.device) <= slots[:, :, None]
+        return self.extend_nodes(ids, slots, slots, visible, cache.keys, cache.values)
 
     @torch.no_grad()
     def extend_nodes(
-        self, ids: Tensor, index: Tensor, slots: Tensor, visible: Tensor, keys: Tensor, values: Tensor
+        self, ids: Tensor, index: Tensor, slots: Tensor, visible: Tensor | None, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Logits and hidden states of inputs anywhere: see `validate.models.forest.TreeSequences`.
 
-        Keys and values have shape (layers, B, slots, heads, head width) and are written in place.
+        Keys and values have shape (layers, B, slots, heads, head width) and are written in place. Without `visible` the
+        inputs fill all slots and attend causally.
         """
         row = torch.arange(len(ids), device=ids.device)[:, None]
+        mask = None if visible is None else visible[:, None]
         x = self.token_embedding(ids) + self.position_embedding(index.clamp(max=self.num_tokens - 1))
         for block, cached_keys, cached_values in zip(self.blocks, keys, values, strict=True):
             assert isinstance(block, _Block)
             query, cached_keys[row, slots], cached_values[row, slots] = block.project(x)
-            x = block.finish(x, query, cached_keys, cached_values, visible[:, None])
+            x = block.finish(x, query, cached_keys, cached_values, mask)
         hidden = self.final_norm(x)
         return self.head(hidden), hidden
 
@@ -351,38 +292,3 @@ class TokenTransformer(nn.Module):
             )
         row = int(bad_id.nonzero()[0])
         raise ValueError(f"ids row {row} holds {ids[row].tolist()}; ids lie in 0…{self.null_id}")
-
-
-class TokenSequences(TreeSequences):
-    """Images being written by a `TokenTransformer`; a null row starts with the null class."""
-
-    slot_axis = 2
-
-    def __init__(self, model: TokenTransformer, class_ids: Tensor, guidance: float) -> None:
-        super().__init__(len(class_ids), guidance)
-        self.model = model
-        null = torch.full_like(class_ids, model.null_id)
-        self.first = class_ids if self.halves == 1 else torch.cat([class_ids, null])
-        self.cache = model.new_cache(len(self.first))
-
-    def ids(self, inputs: Tensor) -> Tensor:
-        """The network's own ids."""
-        return torch.where(inputs < 0, self.first[:, None], inputs)
-
-    def extend(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        return self.model.extend(self.ids(inputs), lengths, self.cache, return_hidden=True, check=False)
-
-    def extend_nodes(
-        self, inputs: Tensor, index: Tensor, slots: Tensor, visible: Tensor, keys: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return self.model.extend_nodes(self.ids(inputs), index, slots, visible, keys, values)
-
-    def caches(self) -> tuple[Tensor, Tensor]:
-        return self.cache.keys, self.cache.values
-
-    def use(self, keys: Tensor, values: Tensor) -> None:
-        self.cache = KVCache(keys, values)
-
-    def gather(self, rows: Tensor) -> None:
-        self.first = self.first[rows]
-        self.gather_wide(rows)

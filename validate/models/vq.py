@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from validate.models.interface import check_tokens
+
 __all__ = ["VQTokenizer"]
 
 
@@ -184,10 +186,5 @@ class VQTokenizer(nn.Module):
         ValueError
             The shape is wrong or a token lies outside the codebook; names index and value.
         """
-        if tokens.ndim != 2 or tokens.shape[1] != self.num_tokens:
-            raise ValueError(f"tokens must have shape (B, {self.num_tokens}); got {tuple(tokens.shape)}")
-        outside = ((tokens < 0) | (tokens >= self.vocab_size)).nonzero()
-        if len(outside):
-            row, column = outside[0].tolist()
-            raise ValueError(f"tokens[{row}, {column}] = {int(tokens[row, column])} is outside 0…{self.vocab_size - 1}")
+        check_tokens(tokens, self.num_tokens, self.vocab_size)
         return self.draw(self.codebook[tokens])

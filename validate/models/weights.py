@@ -15,29 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse
 from torch import Tensor
 
 from validate.models.building import Network, blank
+from validate.models.tensors import WeightsError, check_finite, compare, give, read_object
 
-__all__ = [
-    "MANIFEST",
-    "WeightsError",
-    "check_finite",
-    "compare",
-    "config_sha256",
-    "fill",
-    "read_manifest",
-    "read_tensors",
-]
+__all__ = ["MANIFEST", "config_sha256", "fill", "read_manifest", "read_tensors"]
 
 MANIFEST = "manifest.json"
-
-
-class WeightsError(ValueError):
-    """A weights folder is not what its manifest, or the network, says it should be."""
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -53,12 +40,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; a weights folder holds {MANIFEST} and its safetensors files")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise WeightsError(f"{path} is not JSON: {error}") from error
-    if not isinstance(manifest, dict):
-        raise WeightsError(f"{path} holds a {type(manifest).__name__}, expected an object")
+    manifest = read_object(path)
     for entry in ("name", "guidance", "draft", "drafts", "files", "figures"):
         if entry not in manifest:
             raise WeightsError(f"{path} has no entry {entry!r}")
@@ -143,16 +125,7 @@ def fill(kind: type[Network], folder: Path, manifest: Mapping[str, Any], name: s
         raise WeightsError(
             f"{MANIFEST}: config {config} of {name} is not the {kind.__name__} whose SHA-256 it records: it was changed"
         )
-    expected = {tensor: tuple(values.shape) for tensor, values in network.state_dict().items()}
-    compare(folder / name, tensors, expected)
-    for tensor, values in tensors.items():
-        if not values.is_floating_point():
-            dtype = str(values.dtype).removeprefix("torch.")
-            raise WeightsError(
-                f"{folder / name}: tensor {tensor!r} has dtype {dtype}, a network's values are floating point"
-            )
-    network.load_state_dict({key: value.float() for key, value in tensors.items()}, strict=True, assign=True)
-    network.eval().requires_grad_(False)
+    give(network, tensors, folder / name)
     return network
 
 
@@ -168,25 +141,3 @@ def _entry(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         if key not in entry:
             raise WeightsError(f"{MANIFEST}: file {name!r} has no entry {key!r}")
     return entry
-
-
-def compare(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Same names, same shapes."""
-    for tensor, shape in expected.items():
-        if tensor not in found:
-            raise WeightsError(f"{path} lacks tensor {tensor!r} of shape {shape}")
-        if tuple(found[tensor].shape) != shape:
-            raise WeightsError(f"{path}: tensor {tensor!r} has shape {tuple(found[tensor].shape)}, expected {shape}")
-    for tensor, values in found.items():
-        if tensor not in expected:
-            raise WeightsError(f"{path} holds an extra tensor {tensor!r} of shape {tuple(values.shape)}")
-
-
-def check_finite(path: Path, tensor: str, values: Tensor) -> None:
-    """Refuse NaN and infinity, naming the first."""
-    if not values.is_floating_point():
-        return
-    outside = (~torch.isfinite(values)).nonzero()
-    if len(outside):
-        index = tuple(outside[0].tolist())
-        raise WeightsError(f"{path}: tensor {tensor!r} holds {float(values[index])} at index {index}")

@@ -32,11 +32,12 @@ from validate.decoding import decode
 from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
 from validate.drafters.shipped import target_sha256
 from validate.models import Pair, guided_logits, load
+from validate.models.llamagen.keys import llama_names
+from validate.models.tensors import WeightsError
 from validate.models.transformer import TokenTransformer
-from validate.models.weights import WeightsError
 from validate.training.fitting import TrainingError, batches, optimiser, step
 from validate.training.presets import Plan
-from validate.training.storage import fingerprint, read_checkpoint, write_checkpoint
+from validate.training.storage import fingerprint, read_stage, write_stage
 
 __all__ = ["fit_drafter", "main", "store_drafter"]
 
@@ -97,7 +98,7 @@ def fit_drafter(
 
 
 def published_layout(drafter: FeatureDrafter) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Config and tensors as `validate.drafters.feature.load_drafter` reads them."""
+    """Config and tensors as `validate.drafters.loading.load_drafter` reads them."""
     shape = drafter.config
     config = {
         "model_type": "llama",
@@ -114,26 +115,10 @@ def published_layout(drafter: FeatureDrafter) -> tuple[dict[str, Any], dict[str,
         "bias": shape.bias,
         "torch_dtype": "float16",
     }
-    names = {
-        "attention.wo": "self_attn.o_proj",
-        "feed_forward.w1": "mlp.gate_proj",
-        "feed_forward.w3": "mlp.up_proj",
-        "feed_forward.w2": "mlp.down_proj",
-        "ffn_norm": "post_attention_layernorm",
-        "attention_norm": "input_layernorm",
+    tensors = {
+        name.removeprefix("model."): value.to(torch.float16).contiguous()
+        for name, value in llama_names(drafter.state_dict()).items()
     }
-    tensors: dict[str, Tensor] = {}
-    for name, value in drafter.state_dict().items():
-        value = value.to(torch.float16).contiguous()
-        if name.startswith("layers."):
-            _, layer, part = name.split(".", 2)
-            if part == "attention.wqkv.weight":
-                for letter, third in zip("qkv", value.chunk(3), strict=True):
-                    tensors[f"layers.{layer}.self_attn.{letter}_proj.weight"] = third.contiguous()
-            else:
-                tensors[f"layers.{layer}.{names[part.removesuffix('.weight')]}.weight"] = value
-        else:
-            tensors[name.replace("tok_embeddings", "embed_tokens")] = value
     return config, tensors
 
 
@@ -149,12 +134,12 @@ def store_drafter(drafter: FeatureDrafter, folder: Path, record: dict[str, Any])
 def _samples(pair: Pair, count: int, seed: int, work: Path) -> tuple[Tensor, Tensor]:
     identity = fingerprint("drafter samples", target_sha256(pair), count, seed, pair.guidance)
     path = work / "samples.safetensors"
-    stored = read_checkpoint(path, identity)
+    stored = read_stage(path, identity)
     if stored is None:
         print(f"samples: the target writes {count} images")
         out = decode(pair, None, 0, count, device="cpu", seed=seed, progress=True)
         tensors = {"tokens": torch.from_numpy(out.tokens), "classes": torch.from_numpy(out.classes)}
-        write_checkpoint(path, tensors, identity, {})
+        write_stage(path, tensors, identity, {})
     else:
         tensors = stored[0]
     return tensors["tokens"], tensors["classes"]

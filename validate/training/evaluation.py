@@ -19,6 +19,7 @@ from torch import Tensor
 
 from validate.models.building import Network
 from validate.models.guidance import guided_logits
+from validate.models.interface import START
 from validate.models.judge import Judge
 from validate.models.transformer import TokenTransformer
 from validate.models.vq import VQTokenizer
@@ -61,16 +62,13 @@ def conditionals(model: TokenTransformer, tokens: Tensor, labels: Tensor, scales
 @torch.no_grad()
 def sample(model: TokenTransformer, classes: Tensor, guidance: float, generator: torch.Generator) -> Tensor:
     """Tokens (B, T) drawn one position at a time from the guided model."""
-    rows = len(classes)
-    inputs = torch.cat([model.class_ids(classes), torch.full_like(classes, model.null_id)])
-    cache, drawn = model.new_cache(2 * rows), []
+    sequences = model.start(classes, guidance)
+    drawn = [torch.full_like(classes, START)]
     for position in range(model.num_tokens):
-        logits = model.extend(inputs[:, None], torch.full((2 * rows,), position, device=classes.device), cache)[:, 0]
-        law = guided_logits(logits[:rows], logits[rows:], guidance).softmax(dim=-1)
+        law = sequences.logits(drawn[-1][:, None], torch.full_like(classes, position))[:, 0].softmax(dim=-1)
         # The generator lives on the CPU, whatever the device.
         drawn.append(torch.multinomial(law.cpu(), 1, generator=generator)[:, 0].to(law.device))
-        inputs = drawn[-1].repeat(2)
-    return torch.stack(drawn, dim=1)
+    return torch.stack(drawn[1:], dim=1)
 
 
 def likelihoods(

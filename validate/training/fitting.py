@@ -93,14 +93,8 @@ def code_perplexity(tokens: Tensor, vocab_size: int) -> float:
 def fit_tokenizer(images: Tensor, preset: Preset, generator: torch.Generator) -> VQTokenizer:
     """Tokenizer of bytes images (N, 28, 28): squared and absolute error, codes by exponential averages."""
     plan = preset.tokenizer
-    config = {
-        "vocab_size": preset.vocab_size,
-        "code_width": preset.code_width,
-        "width": preset.tokenizer_width,
-        "side": preset.side,
-    }
     device = images.device
-    network = fresh(VQTokenizer, config, generator).to(device).train()
+    network = fresh(VQTokenizer, preset.tokenizer_config, generator).to(device).train()
     adamw, schedule = optimiser(network, plan)
     uniform = plan.batch * network.num_tokens / network.vocab_size
     use = torch.full((network.vocab_size,), uniform, device=device)
@@ -146,15 +140,7 @@ def fit_decoder(
     tokens: Tensor, labels: Tensor, shape: DecoderPlan, preset: Preset, generator: torch.Generator, what: str
 ) -> TokenTransformer:
     """Token transformer on (N, T) tokens and (N,) classes, cross-entropy, classes dropped at the preset's share."""
-    config = {
-        "vocab_size": preset.vocab_size,
-        "num_classes": preset.num_classes,
-        "num_tokens": tokens.shape[1],
-        "width": shape.width,
-        "layers": shape.layers,
-        "heads": shape.heads,
-    }
-    network = fresh(TokenTransformer, config, generator).to(tokens.device).train()
+    network = fresh(TokenTransformer, preset.decoder_config(shape), generator).to(tokens.device).train()
     adamw, schedule = optimiser(network, shape.plan)
     for index in batches(len(tokens), shape.plan, generator, what, tokens.device):
         sequence, first = tokens[index], network.class_ids(labels[index])
@@ -170,12 +156,7 @@ def fit_judge(
     images: Tensor, labels: Tensor, tokenizer: VQTokenizer, preset: Preset, generator: torch.Generator
 ) -> Judge:
     """Judge on images and, in equal shares, their reconstructions: samples pass through the same decoder."""
-    config = {
-        "num_classes": preset.num_classes,
-        "width": preset.judge_width,
-        "features": preset.judge_features,
-    }
-    network = fresh(Judge, config, generator).to(images.device).train()
+    network = fresh(Judge, preset.judge_config, generator).to(images.device).train()
     adamw, schedule = optimiser(network, preset.judge)
     for index in batches(len(images), preset.judge, generator, "judge", images.device):
         shown = to_grey(images[index])

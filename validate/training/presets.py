@@ -93,6 +93,32 @@ class Preset:
     num_classes: int = 10
     side: int = 7
 
+    @property
+    def tokenizer_config(self) -> dict[str, int]:
+        """Arguments of the `VQTokenizer`."""
+        return {
+            "vocab_size": self.vocab_size,
+            "code_width": self.code_width,
+            "width": self.tokenizer_width,
+            "side": self.side,
+        }
+
+    @property
+    def judge_config(self) -> dict[str, int]:
+        """Arguments of the `Judge`."""
+        return {"num_classes": self.num_classes, "width": self.judge_width, "features": self.judge_features}
+
+    def decoder_config(self, shape: DecoderPlan) -> dict[str, int]:
+        """Arguments of a `TokenTransformer`, target or draft."""
+        return {
+            "vocab_size": self.vocab_size,
+            "num_classes": self.num_classes,
+            "num_tokens": self.side**2,
+            "width": shape.width,
+            "layers": shape.layers,
+            "heads": shape.heads,
+        }
+
 
 PRESETS = {
     "fashion": Preset(

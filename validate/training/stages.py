@@ -32,7 +32,7 @@ from validate.training.fitting import (
 )
 from validate.training.idx import ImageData
 from validate.training.presets import DecoderPlan, Preset
-from validate.training.storage import fingerprint, read_checkpoint, write_checkpoint
+from validate.training.storage import fingerprint, read_stage, write_stage
 
 __all__ = ["Run"]
 
@@ -104,7 +104,7 @@ class Run:
         if stage in self._finished:
             return self._finished[stage]
         path, identity = self.work / f"{stage}.safetensors", self.identity(stage)
-        stored = read_checkpoint(path, identity)
+        stored = read_stage(path, identity)
         if stored is not None:
             self.say(f"{stage}: finished earlier, taken from {path}")
             self._finished[stage], self.records[stage] = stored
@@ -114,7 +114,7 @@ class Run:
         named = made.state_dict() if isinstance(made, nn.Module) else made
         tensors = {name: value.cpu() for name, value in named.items()}
         record = {**record, "seconds": round(time.perf_counter() - begin, 1)}
-        write_checkpoint(path, tensors, identity, record)
+        write_stage(path, tensors, identity, record)
         self.say(f"{stage}: done {record}")
         self._finished[stage], self.records[stage] = tensors, record
         return tensors
@@ -131,38 +131,16 @@ class Run:
     @property
     def tokenizer(self) -> VQTokenizer:
         """The trained tokenizer."""
-        preset = self.preset
-        config = {
-            "vocab_size": preset.vocab_size,
-            "code_width": preset.code_width,
-            "width": preset.tokenizer_width,
-            "side": preset.side,
-        }
-        return self._filled(VQTokenizer, config, "tokenizer")
+        return self._filled(VQTokenizer, self.preset.tokenizer_config, "tokenizer")
 
     @property
     def judge(self) -> Judge:
         """The trained judge."""
-        preset = self.preset
-        config = {
-            "num_classes": preset.num_classes,
-            "width": preset.judge_width,
-            "features": preset.judge_features,
-        }
-        return self._filled(Judge, config, "judge")
+        return self._filled(Judge, self.preset.judge_config, "judge")
 
     def decoder(self, stage: str) -> TokenTransformer:
         """The trained target ("target") or a draft ("draft-64x1")."""
-        shape, preset = self._shape(stage), self.preset
-        config = {
-            "vocab_size": preset.vocab_size,
-            "num_classes": preset.num_classes,
-            "num_tokens": self.ensure("tokens")["test"].shape[1],
-            "width": shape.width,
-            "layers": shape.layers,
-            "heads": shape.heads,
-        }
-        return self._filled(TokenTransformer, config, stage)
+        return self._filled(TokenTransformer, self.preset.decoder_config(self._shape(stage)), stage)
 
     def _filled(self, kind: type[Network], config: dict[str, int], stage: str) -> Network:
         network = blank(kind, config)

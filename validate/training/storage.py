@@ -14,7 +14,7 @@ from torch import Tensor
 
 from simulate.files import write_atomically
 
-__all__ = ["fingerprint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["fingerprint", "read_stage", "write_stage"]
 
 
 def fingerprint(*parts: Any) -> str:
@@ -22,14 +22,14 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], identity: str, record: Mapping[str, Any]) -> None:
+def write_stage(path: Path, tensors: Mapping[str, Tensor], identity: str, record: Mapping[str, Any]) -> None:
     """Store a stage's tensors with the fingerprint of what made them and a record of how it went."""
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     metadata = {"identity": identity, "record": json.dumps(record)}
     write_atomically(path, save(contiguous, metadata))
 
 
-def read_checkpoint(path: Path, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read_stage(path: Path, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and record of a finished stage; None when absent, damaged, or made by another preset, seed or data."""
     if not path.is_file():
         return None

@@ -1,7 +1,8 @@
 """transformers' `_speculative_sampling` as a sampler.
 
-The function verifies one sequence a call and draws from torch's global generator. So the adapter calls it round by
-round, inside `torch.random.fork_rng` and seeded from `rng`: the caller's global generator is left as it was.
+The function verifies one sequence a call and draws from torch's global generator; it takes no other. So the adapter
+calls it round by round, with that generator seeded from `rng` inside `torch.random.fork_rng`: the caller finds it as it
+was. Only the CPU's is touched, where all tensors lie.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def transformers_sampler(function: Callable[..., Any] | None = None, dtype: Any 
         wanted = torch.from_numpy(rounds.target_logits).to(dtype)
         tokens, accepted = np.full((rounds.count, rounds.length + 1), -1), np.zeros(rounds.count, dtype=np.int64)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(int(rng.integers(2**62)))
+            torch.default_generator.manual_seed(int(rng.integers(2**62)))
             for row in range(rounds.count):
                 at = slice(row, row + 1)
                 emitted, matches = verify(ids[at], drafted[at], rounds.length, wanted[at])

@@ -241,25 +241,21 @@ def _few_tokens(tokens: Integers, law: Floats) -> bool:
     return chi_square_test(tokens[:100], law)
 
 
-def _probed(name: str, kind: str, sampler: Any, probe: str) -> Mutant:
-    return Mutant(name, kind, sampler, probe)
-
-
 def _with_laws(name: str, kind: str, laws: Any, probe: str) -> Mutant:
     return Mutant(name, kind, drawing(TokenWise(laws=laws)), probe)
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    _probed("seeds itself with 0", SEEDS, _own_seed, "seeds"),
-    _probed("draws from the global generator", SEEDS, _global_generator, "seeds"),
-    _probed("draws from the operating system", SEEDS, _operating_system, "seeds"),
-    _probed("keeps its first generator", SEEDS, KeptGenerator(), "seeds"),
+    Mutant("seeds itself with 0", SEEDS, _own_seed, "seeds"),
+    Mutant("draws from the global generator", SEEDS, _global_generator, "seeds"),
+    Mutant("draws from the operating system", SEEDS, _operating_system, "seeds"),
+    Mutant("keeps its first generator", SEEDS, KeptGenerator(), "seeds"),
     _with_laws("target rows of the batch's first row", SEEDS, _first_row, "rows apart"),
     _with_laws("target rows of the row before", SEEDS, _next_row, "rows apart"),
-    _probed("residual mixed over the batch", SEEDS, drawing(TokenWise(residual=_batch_total)), "rows apart"),
-    _probed("all rows cut to the shortest", SEEDS, drawing(TokenWise(count=_shortest)), "rows apart"),
-    _probed("−1 read as the last id", "placeholders", _wrapped_placeholders, "placeholders"),
-    _probed("−1 passed over as accepted", "placeholders", _skipped_placeholders, "placeholders"),
+    Mutant("residual mixed over the batch", SEEDS, drawing(TokenWise(residual=_batch_total)), "rows apart"),
+    Mutant("all rows cut to the shortest", SEEDS, drawing(TokenWise(count=_shortest)), "rows apart"),
+    Mutant("−1 read as the last id", "placeholders", _wrapped_placeholders, "placeholders"),
+    Mutant("−1 passed over as accepted", "placeholders", _skipped_placeholders, "placeholders"),
     _with_laws("bad rows not looked at", BAD_ROWS, _unchecked, "no laws"),
     _with_laws("nan taken as 0", BAD_ROWS, _zeros_for_nan, "no laws"),
     _with_laws("bad rows made uniform", BAD_ROWS, _uniform_for_bad, "no laws"),
@@ -267,20 +263,20 @@ MUTANTS: tuple[Mutant, ...] = (
     _with_laws("bad row not named", BAD_ROWS, _unnamed_row, "no laws"),
     _with_laws("target cut to the draft's ids", VOCABULARY, _truncated, "vocabularies"),
     _with_laws("draft padded with mass", VOCABULARY, _padded_evenly, "vocabularies"),
-    _probed("largest id of no rows", SHAPES, _needs_rows, "empty batch"),
-    _probed("first draft of no drafts", SHAPES, _needs_drafts, "empty batch"),
-    _probed("no drafts, no token", SHAPES, _nothing_for_nothing, "empty batch"),
-    _probed("end token passed over", "end token inside a block", stopping_at(_end_ignored), "end token"),
-    _probed("end token dropped", "end token inside a block", stopping_at(_end_dropped), "end token"),
-    _probed("one token behind the end", "end token inside a block", stopping_at(_one_past_end), "end token"),
-    _probed("−inf less −inf", "guidance with −inf logits", _plainly_guided, "guidance"),
-    _probed("guidance counted from cond", "guidance with −inf logits", _guided_from_cond, "guidance"),
-    _probed("−inf floored to −10⁴", "guidance with −inf logits", _guided_with_floor, "guidance"),
-    _probed("objective of float32 marginals", "a solver's slack read as truth", _objective_in_float32, "solver values"),
-    _probed("slightly negative optimum", "a solver's slack read as truth", _slightly_negative, "solver values"),
-    _probed("primal above its dual", "a solver's slack read as truth", _above_its_dual, "solver values"),
-    _probed("shares within .2", "a test without power", _wide_tolerance, "power of a test"),
-    _probed("support alone", "a test without power", _support_only, "power of a test"),
-    _probed("comparison not asserted", "a test without power", _result_not_asserted, "power of a test"),
-    _probed("a hundred tokens", "a test without power", _few_tokens, "power of a test"),
+    Mutant("largest id of no rows", SHAPES, _needs_rows, "empty batch"),
+    Mutant("first draft of no drafts", SHAPES, _needs_drafts, "empty batch"),
+    Mutant("no drafts, no token", SHAPES, _nothing_for_nothing, "empty batch"),
+    Mutant("end token passed over", "end token inside a block", stopping_at(_end_ignored), "end token"),
+    Mutant("end token dropped", "end token inside a block", stopping_at(_end_dropped), "end token"),
+    Mutant("one token behind the end", "end token inside a block", stopping_at(_one_past_end), "end token"),
+    Mutant("−inf less −inf", "guidance with −inf logits", _plainly_guided, "guidance"),
+    Mutant("guidance counted from cond", "guidance with −inf logits", _guided_from_cond, "guidance"),
+    Mutant("−inf floored to −10⁴", "guidance with −inf logits", _guided_with_floor, "guidance"),
+    Mutant("objective of float32 marginals", "a solver's slack read as truth", _objective_in_float32, "solver values"),
+    Mutant("slightly negative optimum", "a solver's slack read as truth", _slightly_negative, "solver values"),
+    Mutant("primal above its dual", "a solver's slack read as truth", _above_its_dual, "solver values"),
+    Mutant("shares within .2", "a test without power", _wide_tolerance, "power of a test"),
+    Mutant("support alone", "a test without power", _support_only, "power of a test"),
+    Mutant("comparison not asserted", "a test without power", _result_not_asserted, "power of a test"),
+    Mutant("a hundred tokens", "a test without power", _few_tokens, "power of a test"),
 )

@@ -14,7 +14,9 @@ from simulate.testing.mutants.skeleton import (
     at,
     block_residual,
     leading,
+    remainder,
     success,
+    success_of,
 )
 from simulate.testing.protocol import Emitted, Floats, Integers, Rounds
 from simulate.testing.uniforms import Uniforms
@@ -37,10 +39,6 @@ def _last_flag(s: Floats) -> Floats:
 
 def _first_failure_h(s: Floats, p: Floats, q: Floats) -> Floats:
     return s
-
-
-def _without_remainder(s: Floats, p: Floats, q: Floats) -> Any:
-    return np.maximum(s[:, None] * p - q, 0.0).sum(axis=-1)
 
 
 def _token_success(s: Floats, p: Floats, q: Floats) -> Floats:
@@ -82,8 +80,7 @@ class UncappedFactor:
 
         def tested(s: Floats, p: Floats, q: Floats) -> Floats:
             left = np.maximum(s - (q * self._next(s, p, q)).sum(axis=-1), 0.0)
-            refused = left + 1 - s
-            return np.where(refused > 0, left / np.where(refused > 0, refused, 1.0), 1.0)
+            return success_of(left, s)
 
         def residual(s: Floats, p: Floats, q: Floats, place: Integers) -> Floats:
             return block_residual(np.ones_like(s), s[:, None] * p, q * self._next(s, p, q), place)
@@ -105,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _block("first success in place of the last", Blockwise(count=_first_success)),
     _block("successes counted in place of the last", Blockwise(count=_number_of_successes)),
     _block("every test succeeds with s", Blockwise(success=_first_failure_h)),
-    _block("success M without 1 − s below it", Blockwise(success=_without_remainder), MARKOV),
+    _block("success M without 1 − s below it", Blockwise(success=remainder), MARKOV),
     _block("success as if s = 1", Blockwise(success=_token_success), MARKOV),
     _block("last index always succeeds", Blockwise(last=_last_flag)),
     _block("one uniform for every index", SharedTests()),

@@ -12,7 +12,17 @@ from simulate.testing.mutants.answers import at_end, best_of_one, chi_square_tes
 from simulate.testing.mutants.lossy import block_wise, token_wise
 from simulate.testing.mutants.mutant import MARKOV, P0, Mutant, by_uniforms
 from simulate.testing.mutants.siblings import WIDE, Siblings, siblings_mutant, with_replacement
-from simulate.testing.mutants.skeleton import Blockwise, TokenWise, at, checked, emit, inverse_cdf, normalised
+from simulate.testing.mutants.skeleton import (
+    Blockwise,
+    TokenWise,
+    at,
+    checked,
+    emit,
+    inverse_cdf,
+    normalised,
+    remainder,
+    success_of,
+)
 from simulate.testing.protocol import Emitted, Floats, Integers, Rounds
 from simulate.testing.uniforms import Uniforms, UniformSampler, drawing
 
@@ -62,9 +72,7 @@ def _other_column(u: Uniforms) -> Uniforms:
 
 
 def _zero_for_empty(s: Floats, p: Floats, q: Floats) -> Floats:
-    left = np.maximum(s[:, None] * p - q, 0.0).sum(axis=-1)
-    refused = left + 1 - s
-    return np.where(refused > 0, left / np.where(refused > 0, refused, 1.0), 0.0)
+    return success_of(remainder(s, p, q), s, empty=0.0)
 
 
 def _right(name: str, core: UniformSampler, length: int = 2, **rest: Any) -> Mutant:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 import theory
+from simulate.laws import laws_after
 from simulate.testing.mutants.mutant import MARKOV, P0, Q0, Mutant, by_uniforms
 from simulate.testing.mutants.ratios import nucleus, tempered
 from simulate.testing.mutants.skeleton import TokenWise, at, emit, inverse_cdf, lossless_residual, ratio
 from simulate.testing.protocol import Emitted, Floats, Integers, RoundDecoder
-from theory.arrays import to_numpy
 
 DECLARED = "declared draft ≠ used draft"
 GREEDY = "draft drawn greedily, ratio uses soft q"
@@ -46,7 +46,7 @@ class Derived:
         """Next-token laws, shape (n, V)."""
         ids = np.asarray(prefixes)
         ids = ids[:, :-1] if self.stale and ids.shape[1] else ids
-        return self.rows(to_numpy(self.chain.conditional(ids)).astype(np.float64))
+        return self.rows(laws_after(self.chain, ids))
 
 
 def from_rows(rows: Callable[[Floats], Floats], stale: bool = False) -> Callable[[theory.Chain], theory.Chain]:
@@ -76,27 +76,39 @@ def _shifted(laws: Floats) -> Floats:
     return np.roll(laws, 1, axis=-1)
 
 
-Step = Callable[[Floats, Floats, Floats, Floats, Floats], tuple[Integers, Any, Integers]]
-"""(p, q, u_draft, u_test, u_replacement) → drafted token, accepted flag, replacement; laws (B, V), uniforms (B,)."""
+Step = Callable[..., tuple[Integers, Any, Integers]]
+"""(p, q, *noise) → drafted token, accepted flag, replacement; laws (B, V)."""
 
 
-def one_step(step: Step) -> RoundDecoder:
+def three_uniforms(p: Floats, rng: np.random.Generator) -> tuple[Floats, ...]:
+    """u_draft, u_test, u_replacement, each (B,)."""
+    return rng.random(len(p)), rng.random(len(p)), rng.random(len(p))
+
+
+def exponentials_and_test(p: Floats, rng: np.random.Generator) -> tuple[Floats, ...]:
+    """One exponential for every token, (B, V), and u_test, (B,)."""
+    return np.asarray(rng.standard_exponential(p.shape)), rng.random(len(p))
+
+
+def one_step(
+    step: Step, noise: Callable[[Floats, np.random.Generator], tuple[Floats, ...]] = three_uniforms
+) -> RoundDecoder:
     """A decoder of one drafted token on independent chains."""
 
     def run(target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator) -> Emitted:
         start = np.zeros((count, 0), dtype=np.int64)
-        p, q = (to_numpy(chain.conditional(start)).astype(np.float64) for chain in (target, draft))
-        x, accepted, replacement = step(p, q, *rng.random((3, count)))
-        bonus = inverse_cdf(to_numpy(target.conditional(x[:, None])).astype(np.float64), rng.random(count))
+        p, q = (laws_after(chain, start) for chain in (target, draft))
+        x, accepted, replacement = step(p, q, *noise(p, rng))
+        bonus = inverse_cdf(laws_after(target, x[:, None]), rng.random(count))
         return emit(x[:, None], accepted.astype(np.int64), np.where(accepted, bonus, replacement))
 
     return RoundDecoder(run)
 
 
 def step_law(step: Step, target: theory.Chain, draft: theory.Chain) -> Any:
-    """Law of two tokens of `one_step`: all its thresholds are acceptance probabilities and partial sums."""
+    """Law of two tokens of `one_step` with three uniforms, whose thresholds are all f or partial sums of laws."""
     start = np.zeros((1, 0), dtype=np.int64)
-    p, q = (to_numpy(chain.conditional(start))[0].astype(np.float64) for chain in (target, draft))
+    p, q = (laws_after(chain, start)[0] for chain in (target, draft))
     x = np.arange(len(p))
     f = ratio(np.tile(p, (len(p), 1)), np.tile(q, (len(p), 1)), x)
     residual = lossless_residual(p[None], q[None], x[:1])[0]
@@ -107,7 +119,7 @@ def step_law(step: Step, target: theory.Chain, draft: theory.Chain) -> Any:
     rows = np.ones((len(volume), 1))
     drafted, accepted, replacement = step(rows * p, rows * q, *u)
     first = np.bincount(np.where(accepted, drafted, replacement), volume, minlength=len(p))
-    return first[:, None] * to_numpy(target.conditional(x[:, None]))
+    return first[:, None] * laws_after(target, x[:, None])
 
 
 def _redraws_with_draft_uniform(p: Floats, q: Floats, a: Floats, b: Floats, c: Floats) -> Any:
@@ -125,18 +137,10 @@ def _redraws_with_test_uniform(p: Floats, q: Floats, a: Floats, b: Floats, c: Fl
     return x, b < ratio(p, q, x), inverse_cdf(lossless_residual(p, q, x), b)
 
 
-def _gumbel_twice(
-    target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator
-) -> Emitted:
+def _gumbel_twice(p: Floats, q: Floats, noise: Floats, u: Floats) -> Any:
     """Draft and residual token from one vector of exponential noise: argmin E/q, then argmin E/residual."""
-    start = np.zeros((count, 0), dtype=np.int64)
-    p, q = (to_numpy(chain.conditional(start)).astype(np.float64) for chain in (target, draft))
-    noise = rng.standard_exponential(p.shape)
     x = np.argmax(q / noise, axis=-1)
-    accepted = rng.random(count) < at(p, x) / at(q, x)
-    replacement = np.argmax(lossless_residual(p, q, x) / noise, axis=-1)
-    bonus = inverse_cdf(to_numpy(target.conditional(x[:, None])).astype(np.float64), rng.random(count))
-    return emit(x[:, None], accepted.astype(np.int64), np.where(accepted, bonus, replacement))
+    return x, u < at(p, x) / at(q, x), np.argmax(lossless_residual(p, q, x) / noise, axis=-1)
 
 
 def both_least(q: Floats, r: Floats, x: int, y: int) -> float:
@@ -195,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one noise vector for draft and residual",
         NOISE,
-        RoundDecoder(_gumbel_twice),
+        one_step(_gumbel_twice, exponentials_and_test),
         target=SMALL[0],
         draft=SMALL[1],
         exact=lambda: gumbel_law(*SMALL),

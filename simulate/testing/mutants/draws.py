@@ -19,7 +19,8 @@ def _unscaled(law: Floats, u: Floats) -> Any:
     return (law.cumsum(axis=-1) <= u[:, None]).sum(axis=-1)
 
 
-def _clipped(law: Floats, u: Floats) -> Any:
+def clipped(law: Floats, u: Floats) -> Any:
+    """The last id where the sums, unscaled, end at or below u."""
     return np.minimum(_unscaled(law, u), law.shape[-1] - 1)
 
 
@@ -124,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _by_probe("uniforms rounded to float32", "end of the CDF", TokenWise(uniforms=_narrow)),
     _by_probe("sum below one runs past the end", "end of the CDF", TokenWise(draw=_unscaled)),
     _by_probe("sum below one falls back to token 0", "end of the CDF", TokenWise(draw=_always_first)),
-    _by_probe("past the end, clipped to the last id", "zero-mass draws", TokenWise(draw=_clipped)),
+    _by_probe("past the end, clipped to the last id", "zero-mass draws", TokenWise(draw=clipped)),
     _by_probe("first sum ≥ u", "zero-mass draws", TokenWise(draw=_inclusive_sum)),
     _by_probe("residual with a solver's slack", "a solver's slack read as truth", TokenWise(residual=_slack)),
     _by_probe("empty residual divided by zero", EMPTY, TokenWise(residual=_nan_residual), "empty residual"),

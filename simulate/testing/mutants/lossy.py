@@ -8,7 +8,7 @@ import numpy as np
 
 import theory
 from simulate.testing.mutants.mutant import MARKOV, P0, Q0, Mutant, by_uniforms
-from simulate.testing.mutants.skeleton import Blockwise, TokenWise, at, normalised
+from simulate.testing.mutants.skeleton import Blockwise, TokenWise, at, normalised, success_of
 from simulate.testing.protocol import Emitted, Floats, Integers, Rounds
 from simulate.testing.uniforms import Uniforms
 from theory.arrays import to_numpy
@@ -42,9 +42,7 @@ def block_wise(verifier: theory.AnyVerifier, rounds: Rounds, uniforms: Uniforms)
 
     def success(s: Floats, p: Floats, q: Floats) -> Floats:
         steps.append(verifier.step(p, q, next(places), s))
-        left = s * to_numpy(steps[-1].rejection)
-        refused = left + 1 - s
-        return np.where(refused > 0, left / np.where(refused > 0, refused, 1.0), 1.0)
+        return success_of(s * to_numpy(steps[-1].rejection), s)
 
     return Blockwise(
         weight=lambda s, p, q, x: at(to_numpy(steps[-1].weight), x),

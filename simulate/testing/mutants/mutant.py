@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import theory
-from simulate.draws import categorical
+from simulate.decoding import sample
 from simulate.testing.exact_mode import exact_law
 from simulate.testing.mutants.skeleton import TokenWise
 from simulate.testing.protocol import Emitted, Floats, RoundDecoder, Rounds
@@ -133,32 +133,14 @@ class Mutant:
         """Exact TV between the two, None where it is no matter of law."""
         if self.law is None or self.declared_law is None:
             return None
-        return float(np.abs(self.law - self.declared_law).sum() / 2)
-
-
-def drafts_of(chain: theory.Chain, length: int, count: int, rng: Any) -> Any:
-    """Blocks drawn from a chain, shape (B, L)."""
-    ids = np.zeros((count, length), dtype=np.int64)
-    for i in range(length):
-        ids[:, i] = categorical(to_numpy(chain.conditional(ids[:, :i])).astype(np.float64), rng.random(count))
-    return ids
-
-
-def rounds_of(target: theory.Chain, draft: theory.Chain, ids: Any) -> Rounds:
-    """The laws of both chains along drafted blocks."""
-    length = ids.shape[1]
-
-    def along(chain: theory.Chain, depth: int) -> Floats:
-        return np.stack([to_numpy(chain.conditional(ids[:, :i])) for i in range(depth)], axis=1).astype(np.float64)
-
-    return Rounds(ids, along(target, length + 1), along(draft, length))
+        return float(theory.total_variation(self.law.ravel(), self.declared_law.ravel()))
 
 
 def drafting(core: UniformSampler, drawn: Callable[[theory.Chain], theory.Chain]) -> RoundDecoder:
     """A decoder that drafts from one law and declares another."""
 
     def run(target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator) -> Emitted:
-        rounds = rounds_of(target, draft, drafts_of(drawn(draft), length, count, rng))
+        rounds = Rounds.along(target, draft, sample(drawn(draft), length, count, rng))
         return core(rounds, draw_uniforms(rounds, rng))
 
     return RoundDecoder(run)

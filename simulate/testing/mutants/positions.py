@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from simulate.testing.mutants.mutant import MARKOV, P0, Q0, Mutant, by_uniforms
+from simulate.testing.mutants.ratios import likeliest
 from simulate.testing.mutants.skeleton import TokenWise, checked, emit
 from simulate.testing.protocol import Emitted, Floats, Integers, Rounds
 from simulate.testing.uniforms import Uniforms, drawing
@@ -92,10 +93,6 @@ def _frozen(rounds: Rounds) -> tuple[Floats, Floats]:
     return np.repeat(p[:, :1], p.shape[1], axis=1), q
 
 
-def _likeliest(law: Floats) -> Any:
-    return (np.arange(law.shape[-1]) == law.argmax(axis=-1)[:, None]).astype(float)
-
-
 MUTANTS: tuple[Mutant, ...] = (
     by_uniforms("drafts after a rejection counted", COUNTING, TokenWise(count=_all_flags), *MARKOV, 2),
     by_uniforms("rejection sought from the end", COUNTING, TokenWise(count=_last_failure), *MARKOV, 2),
@@ -119,7 +116,7 @@ MUTANTS: tuple[Mutant, ...] = (
     by_uniforms(
         "bonus from the last residual", POSITION, BonusFrom(lambda p, q, x: np.maximum(p[:, -2] - q[:, -1], 0)), P0, Q0
     ),
-    by_uniforms("bonus the likeliest token", POSITION, TokenWise(bonus=lambda p: _likeliest(p[:, -1])), P0, Q0),
+    by_uniforms("bonus the likeliest token", POSITION, TokenWise(bonus=lambda p: likeliest(p[:, -1])), P0, Q0),
     by_uniforms("target one token stale", POSITION, TokenWise(laws=_stale), *MARKOV, 2),
     by_uniforms("target one token early", POSITION, TokenWise(laws=_early), *MARKOV, 2),
     by_uniforms("target frozen at the start of the round", POSITION, TokenWise(laws=_frozen), *MARKOV, 2),

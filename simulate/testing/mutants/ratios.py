@@ -37,6 +37,11 @@ def nucleus(laws: Floats, mass: float) -> Any:
     return kept / kept.sum(axis=-1, keepdims=True)
 
 
+def likeliest(masses: Floats) -> Any:
+    """All mass on the token of most mass, (B, V)."""
+    return (np.arange(masses.shape[-1]) == masses.argmax(axis=-1)[:, None]).astype(float)
+
+
 def _over_largest(p: Floats, q: Floats, x: Integers) -> Any:
     return at(p, x) / p.max(axis=-1)
 

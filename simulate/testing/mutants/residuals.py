@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 
 import theory
+from simulate.testing.mutants.draws import clipped
 from simulate.testing.mutants.mutant import MARKOV, P0, Q0, Mutant, by_uniforms
-from simulate.testing.mutants.ratios import tempered
-from simulate.testing.mutants.skeleton import TokenWise, at, checked, emit, inverse_cdf, lossless_residual, normalised
+from simulate.testing.mutants.ratios import likeliest, tempered
+from simulate.testing.mutants.skeleton import (
+    TokenWise,
+    at,
+    checked,
+    emit,
+    inverse_cdf,
+    lossless_residual,
+    normalised,
+    without,
+)
 from simulate.testing.protocol import Emitted, Floats, Integers, Rounds
 from simulate.testing.uniforms import Uniforms
 
@@ -24,16 +34,6 @@ def _signed(p: Floats, q: Floats, x: Integers) -> Floats:
 
 def _absolute(p: Floats, q: Floats, x: Integers) -> Floats:
     return normalised(abs(p - q), p)
-
-
-def _without_rejected(p: Floats, q: Floats, x: Integers) -> Floats:
-    left = p.copy()
-    np.put_along_axis(left, x[:, None], 0.0, axis=-1)
-    return normalised(left, p)
-
-
-def _likeliest(law: Floats) -> Any:
-    return (np.arange(law.shape[-1]) == law.argmax(axis=-1)[:, None]).astype(float)
 
 
 def _even(p: Floats, q: Floats, x: Integers) -> Floats:
@@ -56,10 +56,6 @@ def _squared(p: Floats, q: Floats, x: Integers) -> Any:
 
 def _mixed(p: Floats, q: Floats, x: Integers) -> Floats:
     return 0.9 * lossless_residual(p, q, x) + 0.1 * p
-
-
-def _unscaled(law: Floats, u: Floats) -> Any:
-    return np.minimum((law.cumsum(axis=-1) <= u[:, None]).sum(axis=-1), law.shape[-1] - 1)
 
 
 @dataclass(frozen=True)
@@ -99,24 +95,26 @@ FALLING, RISING = theory.IIDChain([0.4, 0.3, 0.2, 0.1]), theory.IIDChain([0.1, 0
 MUTANTS: tuple[Mutant, ...] = (
     by_uniforms("residual p", REPLACED, TokenWise(residual=lambda p, q, x: p), P0, Q0),
     by_uniforms("residual q", REPLACED, TokenWise(residual=lambda p, q, x: q), P0, Q0),
-    by_uniforms("residual p without the rejected token", REPLACED, TokenWise(residual=_without_rejected), P0, Q0),
+    by_uniforms(
+        "residual p without the rejected token", REPLACED, TokenWise(residual=lambda p, q, x: without(p, x)), P0, Q0
+    ),
     by_uniforms("residual p − q without the clamp", REPLACED, TokenWise(residual=_signed), RISING, FALLING),
     by_uniforms("residual |p − q|", REPLACED, TokenWise(residual=_absolute), P0, Q0),
     by_uniforms(
         "residual not normalised",
         REPLACED,
-        TokenWise(residual=lambda p, q, x: np.maximum(p - q, 0.0), draw=_unscaled),
+        TokenWise(residual=lambda p, q, x: np.maximum(p - q, 0.0), draw=clipped),
         P0,
         Q0,
     ),
     by_uniforms("residual [q − p]_+", REPLACED, TokenWise(residual=lambda p, q, x: lossless_residual(q, p, x)), P0, Q0),
     by_uniforms(
-        "residual's likeliest token", REPLACED, TokenWise(residual=lambda p, q, x: _likeliest(p - q)), FALLING, RISING
+        "residual's likeliest token", REPLACED, TokenWise(residual=lambda p, q, x: likeliest(p - q)), FALLING, RISING
     ),
     by_uniforms(
         "target's likeliest token",
         REPLACED,
-        TokenWise(residual=lambda p, q, x: _likeliest(p)),
+        TokenWise(residual=lambda p, q, x: likeliest(p)),
         theory.IIDChain([0.4, 0.35, 0.25]),
         theory.IIDChain([0.45, 0.05, 0.5]),
     ),

@@ -14,21 +14,14 @@ from typing import Any
 import numpy as np
 
 import theory
+from simulate.laws import laws_after
 from simulate.testing.mutants.mutant import Mutant
-from simulate.testing.mutants.skeleton import emit, inverse_cdf, lossless_residual, normalised, ratio
+from simulate.testing.mutants.skeleton import emit, inverse_cdf, lossless_residual, ratio, without
 from simulate.testing.protocol import Emitted, Floats, Integers, RoundDecoder
-from theory.arrays import to_numpy
 
 SIBLINGS = "siblings without replacement, residual with"
 Second = Callable[[Floats, Integers], Floats]
 Residual = Callable[[Floats, Floats, Integers], Floats]
-
-
-def without(q: Floats, x: Integers) -> Floats:
-    """q without the token tried, renormalised; q (B, V), x (B,)."""
-    left = q.copy()
-    np.put_along_axis(left, x[:, None], 0.0, axis=-1)
-    return normalised(left, q)
 
 
 def with_replacement(q: Floats, x: Integers) -> Floats:
@@ -53,7 +46,7 @@ class Siblings:
             target: theory.Chain, draft: theory.Chain, length: int, count: int, rng: np.random.Generator
         ) -> Emitted:
             start = np.zeros((count, 0), dtype=np.int64)
-            p, q = (to_numpy(chain.conditional(start)).astype(np.float64) for chain in (target, draft))
+            p, q = (laws_after(chain, start) for chain in (target, draft))
             u = rng.random((6, count))
             x = inverse_cdf(q, u[0])
             first = u[1] < self._test(p, q, x)
@@ -62,7 +55,7 @@ class Siblings:
             second = ~first & (u[3] < self._test(p2, q2, y))
             last = inverse_cdf(self.last_residual(p2, q2, y), u[4])
             token, accepted = np.where(first, x, y), first | second
-            bonus = inverse_cdf(to_numpy(target.conditional(token[:, None])).astype(np.float64), u[5])
+            bonus = inverse_cdf(laws_after(target, token[:, None]), u[5])
             return emit(token[:, None], accepted.astype(np.int64), np.where(accepted, bonus, last))
 
         return RoundDecoder(run)
@@ -84,12 +77,6 @@ class Siblings:
         law = (np.asarray(draft.p) * f.reshape(size, size)[:, 0]) + np.bincount(y, second * g, minlength=size)
         law = law + (second * (1 - g)) @ self.last_residual(p2, q2, y)
         return law[:, None] * np.asarray(target.p)
-
-
-def _zeroed(p: Floats, q: Floats, x: Integers) -> Floats:
-    left = p.copy()
-    np.put_along_axis(left, x[:, None], 0.0, axis=-1)
-    return normalised(left, p)
 
 
 def _not_renormalised(q: Floats, x: Integers) -> Floats:
@@ -124,6 +111,6 @@ MUTANTS: tuple[Mutant, ...] = (
     siblings_mutant("second sibling tested against p", Siblings(again=lambda p, residual: p)),
     siblings_mutant("p in place of the first residual", Siblings(first_residual=lambda p, q, x: p), WIDE),
     siblings_mutant("p in place of the last residual", Siblings(last_residual=lambda p, q, x: p), WIDE),
-    siblings_mutant("rejected sibling zeroed in p", Siblings(first_residual=_zeroed), WIDE),
+    siblings_mutant("rejected sibling zeroed in p", Siblings(first_residual=lambda p, q, x: without(p, x)), WIDE),
     siblings_mutant("draft not renormalised", Siblings(declared=_not_renormalised), WIDE),
 )

@@ -75,6 +75,13 @@ def lossless_residual(p: Floats, q: Floats, x: Integers) -> Floats:
     return normalised(np.maximum(p - q, 0.0), p)
 
 
+def without(law: Floats, x: Integers) -> Floats:
+    """A law without the token x, renormalised; law (B, V), x (B,)."""
+    left = law.copy()
+    np.put_along_axis(left, x[:, None], 0.0, axis=-1)
+    return normalised(left, law)
+
+
 def normalised(masses: Floats, otherwise: Floats) -> Floats:
     """Masses divided by their sum, or another law where the sum is rounding noise."""
     total = masses.sum(axis=-1, keepdims=True)
@@ -139,11 +146,20 @@ def carried(s: Floats, p: Floats, q: Floats, x: Integers) -> Floats:
     return np.minimum(s * at(p, x), drafted) / np.where(drafted > 0, drafted, 1.0)
 
 
-def success(s: Floats, p: Floats, q: Floats) -> Floats:
-    """h = M/(M + 1 − s), M = Σ [s p − q]_+; 0/0 = 1."""
-    left = np.maximum(s[:, None] * p - q, 0.0).sum(axis=-1)
+def remainder(s: Floats, p: Floats, q: Floats) -> Any:
+    """M = Σ [s p − q]_+."""
+    return np.maximum(s[:, None] * p - q, 0.0).sum(axis=-1)
+
+
+def success_of(left: Any, s: Floats, empty: float = 1.0) -> Floats:
+    """h = M/(M + 1 − s) of a remainder M, and `empty` for 0/0."""
     refused = left + 1 - s
-    return np.where(refused > 0, left / np.where(refused > 0, refused, 1.0), 1.0)
+    return np.where(refused > 0, left / np.where(refused > 0, refused, 1.0), empty)
+
+
+def success(s: Floats, p: Floats, q: Floats) -> Floats:
+    """h of lossless block verification."""
+    return success_of(remainder(s, p, q), s)
 
 
 def block_residual(s: Floats, p: Floats, q: Floats, place: Integers) -> Floats:

@@ -12,8 +12,8 @@ from scipy.stats import chi2_contingency
 import simulate
 import theory
 import validate
-from tests.validate.networks import TOKENS, VOCABULARY, counts, table, tiny_pair
-from tests.validate.test_decoding import FALSE_ALARM, SAMPLES, fits
+from tests.validate.networks import TOKENS, VOCABULARY, counts, fits, table, tiny_pair
+from tests.validate.test_decoding import FALSE_ALARM, SAMPLES
 from theory.sequences import target_law
 from validate import batches
 from validate.drafters import jacobi

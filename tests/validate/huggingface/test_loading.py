@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from validate.models.huggingface import CheckpointError, TransformerImageModel, check_pair, load
+from validate.models import WeightsError
+from validate.models.huggingface import TransformerImageModel, check_pair, load
 
 from .tiny import IMAGE_IDS, SYNTAX, chameleon, emu3, imagegpt, janus, llama, vqgan
 
@@ -107,7 +108,7 @@ def test_pickles_are_read_as_weights_only(copied: Callable[[str], Path]) -> None
             return (print, ("run",))
 
     torch.save({**tensors, "code": Code()}, folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
+    with pytest.raises(WeightsError, match="cannot be loaded"):
         load(folder, grid=(3, 4))
 
 
@@ -128,7 +129,7 @@ def test_pickles_are_read_as_weights_only(copied: Callable[[str], Path]) -> None
 def test_spoilt_tensors_are_named(
     name: str, change: Callable[[dict[str, torch.Tensor]], Any], message: str, copied: Callable[[str], Path]
 ) -> None:
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(WeightsError, match=message):
         load(edit(copied(name), change), **OPTIONS[name])
 
 
@@ -138,27 +139,27 @@ def test_spoilt_files_are_refused(copied: Callable[[str], Path], tmp_path: Path)
     whole = file.read_bytes()
     digest = hashlib.sha256(whole).hexdigest()
     assert load(folder, grid=(3, 4), sha256={file.name: digest}).vocab_size == 7
-    with pytest.raises(CheckpointError, match=r"no SHA-256 was given for model\.safetensors"):
+    with pytest.raises(WeightsError, match=r"no SHA-256 was given for model\.safetensors"):
         load(folder, grid=(3, 4), sha256={})
     flipped = bytearray(whole)
     flipped[-10] ^= 1
     file.write_bytes(flipped)
-    with pytest.raises(CheckpointError, match="has SHA-256"):
+    with pytest.raises(WeightsError, match="has SHA-256"):
         load(folder, grid=(3, 4), sha256={file.name: digest})
     file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
+    with pytest.raises(WeightsError, match="cannot be loaded"):
         load(folder, grid=(3, 4))
     file.unlink()
     with pytest.raises(FileNotFoundError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
         load(folder, grid=(3, 4))
     (folder / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="is not JSON"):
+    with pytest.raises(WeightsError, match="is not JSON"):
         load(folder)
 
 
 def test_other_kinds_of_model_are_named(tmp_path: Path, checkpoints: Path) -> None:
     llama().save_pretrained(tmp_path / "llama")
-    with pytest.raises(CheckpointError, match="of type 'llama'; the families known here are imagegpt, janus"):
+    with pytest.raises(WeightsError, match="of type 'llama'; the families known here are imagegpt, janus"):
         load(tmp_path / "llama")
     with pytest.raises(FileNotFoundError, match="hub=True"):
         load("nobody/no-such-model")
@@ -202,7 +203,7 @@ def test_chameleon_files_with_a_decoder_and_without_a_tokenizer(copied: Callable
     with pytest.raises(FileNotFoundError, match="is missing"):
         load(bare, ids=SYNTAX, pixels=tmp_path / "none.ckpt")
     torch.save({"state_dict": Path()}, tmp_path / "code.ckpt")
-    with pytest.raises(ValueError, match="not a pure weights file"):
+    with pytest.raises(ValueError, match=r"more than tensors.*pathlib"):
         load(bare, ids=SYNTAX, pixels=tmp_path / "code.ckpt")
 
 

@@ -39,8 +39,8 @@ from validate.models.huggingface import (
     JanusImageModel,
     TransformerImageModel,
 )
-from validate.models.huggingface.chameleon import ChameleonIds
-from validate.models.huggingface.vqgan import VQGANDecoder
+from validate.models.huggingface.chameleon import ChameleonIds, mirrored_decoder
+from validate.models.vqgan import original_name
 
 SHARP = 0.15
 """Standard deviation of random weights: laws far from uniform, logits of a few units."""
@@ -121,8 +121,9 @@ def chameleon(seed: int = 0, attention: str = "sdpa", swin_norm: bool = False) -
 
 def vqgan(network: Any, seed: int = 0) -> dict[str, Tensor]:
     """A decoder file's tensors that fit the network's own codebook."""
-    tensors = seeded(lambda: VQGANDecoder(network.config.vq_config), seed).state_dict()
-    renamed = {name.replace("codebook.", "quantize.embedding."): value for name, value in tensors.items()}
+    tensors = seeded(lambda: mirrored_decoder(network.config.vq_config), seed).state_dict()
+    levels = len(network.config.vq_config.channel_multiplier)
+    renamed = {original_name(name, levels): value for name, value in tensors.items()}
     own = network.model.vqmodel
     renamed["quantize.embedding.weight"] = own.quantize.embedding.weight.detach().clone()
     return renamed

@@ -21,15 +21,15 @@ from validate.models.huggingface.common import TransformerImageModel
 from validate.models.huggingface.emu3 import Emu3ImageModel
 from validate.models.huggingface.imagegpt import ImageGPTModel
 from validate.models.huggingface.janus import JanusImageModel
-from validate.models.huggingface.loading import CheckpointError, load
+from validate.models.huggingface.loading import load
 from validate.models.huggingface.pairs import check_pair
 from validate.models.huggingface.prompts import Prompts
 from validate.models.huggingface.sequences import RowSequences
+from validate.models.huggingface.trees import TreeRowSequences
 
 __all__ = [
     "CausalImageModel",
     "ChameleonImageModel",
-    "CheckpointError",
     "Emu3ImageModel",
     "ImageGPTModel",
     "JanusImageModel",
@@ -37,6 +37,7 @@ __all__ = [
     "RowCache",
     "RowSequences",
     "TransformerImageModel",
+    "TreeRowSequences",
     "check_pair",
     "load",
 ]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-__all__ = ["RowCache", "attention_mask"]
+__all__ = ["RowCache", "added_to_scores", "attention_mask"]
 
 
 class RowCache(Cache):
@@ -39,6 +39,8 @@ class RowCache(Cache):
         Where the next inputs go; set before each forward pass.
     limit : int
         Slots 0, …, limit − 1 are handed to attention; no query of the pass lies beyond.
+    nodes, scratch : int
+        Room behind the K slots, for the nodes of draft trees: see `reserve`.
     """
 
     slots: Tensor
@@ -47,6 +49,7 @@ class RowCache(Cache):
     def __init__(self, capacity: int) -> None:
         super().__init__(layers=[])
         self.capacity = capacity
+        self.nodes = self.scratch = 0
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def update(
@@ -55,12 +58,33 @@ class RowCache(Cache):
         """Write the new keys and values, shape (rows, heads, m, head width), and return what attention may read."""
         if layer_idx not in self._buffers:
             # Zeros, not uninitialised memory: a masked NaN would still poison attention (0 · NaN).
-            new = [x.new_zeros(*x.shape[:2], self.capacity, x.shape[3]) for x in (key_states, value_states)]
+            new = [
+                x.new_zeros(*x.shape[:2], self.capacity + self.scratch, x.shape[3]) for x in (key_states, value_states)
+            ]
             self._buffers[layer_idx] = new[0], new[1]
         for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
             buffer.scatter_(2, self.slots[:, None, :, None].expand(states.shape), states)
         keys, values = self._buffers[layer_idx]
         return keys[:, :, : self.limit], values[:, :, : self.limit]
+
+    def reserve(self, nodes: int, slots_a_node: int) -> None:
+        """Room for at least so many nodes behind the K slots; what nodes left there before is lost if it grows."""
+        if nodes <= self.nodes:
+            return
+        self.nodes, self.scratch = nodes, nodes * slots_a_node
+        for layer, buffers in self._buffers.items():
+            wide = [x.new_zeros(*x.shape[:2], self.capacity + self.scratch, x.shape[3]) for x in buffers]
+            for new, old in zip(wide, buffers, strict=True):
+                new[:, :, : self.capacity] = old[:, :, : self.capacity]
+            self._buffers[layer] = wide[0], wide[1]
+
+    def copy(self, source: Tensor, goal: Tensor) -> None:
+        """Copy each row's slots `source` to `goal`, both int64 (rows, m)."""
+        row = torch.arange(len(source), device=source.device)[:, None]
+        for buffers in self._buffers.values():
+            for buffer in buffers:
+                by_slot = buffer.transpose(1, 2)
+                by_slot[row, goal] = by_slot[row, source]
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (int64 indices) only."""
@@ -87,6 +111,10 @@ def attention_mask(slots: Tensor, first: Tensor, limit: int, dtype: torch.dtype)
     """
     keys = torch.arange(limit, device=slots.device)
     query = slots[:, :, None]
-    visible = ((keys <= query) & (keys >= first[:, None, None])) | (keys == query)
-    mask = torch.zeros(visible.shape, dtype=dtype, device=slots.device)
+    return added_to_scores(((keys <= query) & (keys >= first[:, None, None])) | (keys == query), dtype)
+
+
+def added_to_scores(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a query sees a key, the least finite number elsewhere: bool (rows, m, keys) → (rows, 1, m, keys)."""
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]

@@ -21,11 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from validate.models.huggingface.causal import CausalImageModel
 from validate.models.huggingface.pixels import NetworkDecoder
-from validate.models.huggingface.vqgan import VQGANDecoder
+from validate.models.tensors import compare, give, shapes_of
+from validate.models.vqgan import VQGANDecoder, original_name
 
 __all__ = ["ChameleonDecoder", "ChameleonIds", "ChameleonImageModel"]
 
@@ -47,6 +49,38 @@ class ChameleonIds:
     begin_of_image: int = 8197
     end_of_row: int = 8803
     size: int = 8804
+
+
+def mirrored_decoder(config: Any) -> VQGANDecoder:
+    """Pixel decoder of a `transformers.ChameleonVQVAEConfig`: its encoder's mirror image."""
+    levels = len(config.channel_multiplier)
+    vanilla, attending = config.attn_type == "vanilla", config.attn_resolutions or ()
+    return VQGANDecoder(
+        vocab_size=config.num_embeddings,
+        code_width=config.embed_dim,
+        inside=config.latent_channels,
+        levels=[config.base_channels * factor for factor in reversed(config.channel_multiplier)],
+        blocks=config.num_res_blocks + 1,
+        attends=[vanilla and config.resolution // 2**level in attending for level in reversed(range(levels))],
+        middle=vanilla,
+    )
+
+
+def decoder_of(config: Any, tensors: Mapping[str, Tensor]) -> VQGANDecoder:
+    """Pixel decoder of tensors in the original code's layout, every one of them used and none missing.
+
+    Raises
+    ------
+    WeightsError
+        A tensor is missing, extra, of another shape or not finite; names it.
+    """
+    with torch.device("meta"):
+        network = mirrored_decoder(config)
+    shapes = shapes_of(network.state_dict())
+    stored = {name: original_name(name, len(config.channel_multiplier)) for name in shapes}
+    compare("the pixel decoder", tensors, {stored[name]: shape for name, shape in shapes.items()})
+    give(network, {name: tensors[old] for name, old in stored.items()}, "the pixel decoder")
+    return network
 
 
 class ChameleonDecoder(NetworkDecoder):
@@ -76,8 +110,7 @@ class ChameleonDecoder(NetworkDecoder):
                 "transformers' Chameleon has no pixel decoder and the checkpoint holds none; "
                 "give pixels=… the VQGAN file published with Chameleon (vqgan.ckpt)"
             )
-        drawn: Tensor = self.network(tokens)
-        return drawn
+        return self.network.draw(tokens)
 
     def tables(self) -> Sequence[Tensor]:
         """Codebook, decoder where present, ids."""
@@ -100,7 +133,7 @@ class ChameleonImageModel(CausalImageModel):
         By default the tokenizer's resolution for "anole"; needed for "lumina", both even.
     ids : ChameleonIds
     pixels : mapping of str to Tensor, optional
-        From `validate.models.huggingface.vqgan.read_vqgan`.
+        Decoding half of a VQGAN file, see `decoder_of`.
     tokenizer : optional
     """
 
@@ -155,10 +188,10 @@ class ChameleonImageModel(CausalImageModel):
         codebook = None if vision is None else vision.quantize.embedding.weight
         drawing = None
         if pixels is not None:
-            drawing = VQGANDecoder.filled(config, pixels).to(self.device)
+            drawing = decoder_of(config, pixels).to(self.device)
             if codebook is None:
-                codebook = drawing.codebook.weight
-            elif not bool((drawing.codebook.weight.to(codebook.dtype) == codebook).all()):
+                codebook = drawing.codebook
+            elif not bool((drawing.codebook.to(codebook.dtype) == codebook).all()):
                 raise ValueError(
                     "pixels=… holds another codebook than the checkpoint; they must come from one tokenizer"
                 )

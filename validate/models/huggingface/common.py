@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +18,13 @@ from torch import Tensor, nn
 from validate.models.huggingface.cache import RowCache
 from validate.models.huggingface.prompts import Prompts, check_ids
 from validate.models.huggingface.sequences import RowSequences
+from validate.models.huggingface.trees import TreeRowSequences
 from validate.models.interface import PixelDecoder
 
 __all__ = ["TransformerImageModel"]
 
 
-class TransformerImageModel:
+class TransformerImageModel(ABC):
     """An image model on a transformers network; families say how tokens enter it and how its head is read.
 
     Parameters
@@ -49,6 +51,8 @@ class TransformerImageModel:
 
     unconditional = False
     default_guidance = 1.0
+    sequences: type[RowSequences] = TreeRowSequences
+    """What `start` answers; a network that masks attention by its own count of keys cannot read trees."""
 
     def __init__(
         self,
@@ -106,13 +110,13 @@ class TransformerImageModel:
         embedded: Tensor = self.backbone.get_input_embeddings()(ids)  # type: ignore[operator]
         return embedded
 
+    @abstractmethod
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Input vectors of image tokens 0, …, V − 1, shape (…, width)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """Logits of the V image tokens from the last hidden states."""
-        raise NotImplementedError
 
     def run(self, embedded: Tensor, mask: Tensor, positions: Tensor, cache: RowCache) -> Tensor:
         """Last hidden states (after the final norm) of new inputs, shape (rows, m, width)."""
@@ -188,7 +192,7 @@ class TransformerImageModel:
         prompts = self.encode_conditions(conditions)
         if guidance != 1.0 and prompts.nulls is None:
             raise ValueError(f"guidance {guidance} needs a null prompt; give null=… when making the model, or use 1")
-        return RowSequences(self, prompts, float(guidance))
+        return self.sequences(self, prompts, float(guidance))
 
     def _check_attention(self) -> None:
         config = self.text_config

@@ -21,6 +21,7 @@ from validate.models.huggingface.cache import RowCache
 from validate.models.huggingface.common import TransformerImageModel
 from validate.models.huggingface.pixels import ClusterDecoder
 from validate.models.huggingface.prompts import Prompts
+from validate.models.huggingface.sequences import RowSequences
 
 __all__ = ["ImageGPTModel"]
 
@@ -38,6 +39,8 @@ class ImageGPTModel(TransformerImageModel):
     """
 
     unconditional = True
+    sequences = RowSequences
+    """No trees: its attention lays a causal mask of its own over the cache, as wide as the image."""
 
     def __init__(self, network: Any, clusters: Tensor | None = None, grid: tuple[int, int] | None = None) -> None:
         config = network.config

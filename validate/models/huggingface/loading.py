@@ -9,8 +9,6 @@ pixel decoder's, which transformers' network lacks and this package reads.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,19 +17,20 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers.utils.hub import cached_file
 
+from validate.models.checkpoints import check_hash, dtype_of, read_checkpoint
 from validate.models.devices import resolve_device
 from validate.models.huggingface.chameleon import ChameleonIds, ChameleonImageModel
 from validate.models.huggingface.common import TransformerImageModel
 from validate.models.huggingface.emu3 import Emu3ImageModel
 from validate.models.huggingface.imagegpt import ImageGPTModel
 from validate.models.huggingface.janus import JanusImageModel
-from validate.models.huggingface.vqgan import read_vqgan
+from validate.models.tensors import WeightsError, check_finite, read_object
 
-__all__ = ["CheckpointError", "load"]
+__all__ = ["load"]
 
 FAMILIES = {
     "imagegpt": ("ImageGPTForCausalImageModeling", {"grid"}),
@@ -41,11 +40,8 @@ FAMILIES = {
 }
 RECOMPUTED = re.compile(r"\.attn\.(masked_)?bias$")
 VISION = "model.vqmodel."
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class CheckpointError(ValueError):
-    """A checkpoint is not what its configuration says it should be, or of no family known here."""
+PIXELS = ("decoder.", "post_quant_conv.", "quantize.embedding.")
+"""How the tensors of a VQGAN's decoding half begin."""
 
 
 def load(
@@ -87,16 +83,13 @@ def load(
     ------
     FileNotFoundError
         No such folder or name; a file it needs is missing.
-    CheckpointError
+    WeightsError
         Another kind of model (named); a missing, extra, misshapen or non-finite tensor; a wrong digest; an
         unreadable file.
     ValueError, RuntimeError
         An option or value the family does not know; CUDA asked for but absent.
     """
-    place = resolve_device(device)
-    number = DTYPES.get(str(dtype).removeprefix("torch."))
-    if number is None:
-        raise ValueError(f"unknown dtype {dtype!r}; choose {', '.join(DTYPES)}")
+    place, number = resolve_device(device), dtype_of(dtype)
     source = str(path_or_name)
     config = _json(source, "config.json", hub)
     if config is None:
@@ -108,7 +101,7 @@ def load(
         raise FileNotFoundError(f"{source}: no config.json there{hint}")
     family = str(config.get("model_type"))
     if family not in FAMILIES:
-        raise CheckpointError(
+        raise WeightsError(
             f"{source} holds a model of type {family!r}; the families known here are {', '.join(FAMILIES)}. "
             "Checkpoints in their authors' own layout need the version converted for transformers"
         )
@@ -163,15 +156,7 @@ def _file(source: str, name: str, hub: bool) -> Path | None:
 
 def _json(source: str, name: str, hub: bool) -> dict[str, Any] | None:
     path = _file(source, name, hub)
-    if path is None:
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a {type(content).__name__}, expected an object")
-    return content
+    return None if path is None else read_object(path)
 
 
 def _weights(source: str, hub: bool) -> list[Path]:
@@ -194,11 +179,8 @@ def _weights(source: str, hub: bool) -> list[Path]:
 def _check_digests(files: Sequence[Path], sha256: Mapping[str, str]) -> None:
     for path in files:
         if path.name not in sha256:
-            raise CheckpointError(f"no SHA-256 was given for {path.name}; given are {', '.join(sha256) or 'none'}")
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-        if found != sha256[path.name].lower():
-            raise CheckpointError(f"{path} has SHA-256 {found}, expected {sha256[path.name]}")
+            raise WeightsError(f"no SHA-256 was given for {path.name}; given are {', '.join(sha256) or 'none'}")
+        check_hash(path, sha256)
 
 
 def _network(
@@ -219,7 +201,7 @@ def _network(
             output_loading_info=True,
         )
     except (SafetensorError, UnpicklingError, RuntimeError, OSError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{source} cannot be loaded as {kind}: {error}") from error
+        raise WeightsError(f"{source} cannot be loaded as {kind}: {error}") from error
     missing = sorted(report["missing_keys"])
     stray = sorted(report["unexpected_keys"])
     if family == "chameleon":
@@ -228,26 +210,20 @@ def _network(
             network.model.vqmodel = None
             missing = [name for name in missing if name not in absent]
     if missing:
-        raise CheckpointError(
+        raise WeightsError(
             f"{source} lacks {len(missing)} tensors of {kind}, first {missing[0]!r}; they would stay random"
         )
     if report["mismatched_keys"]:
-        raise CheckpointError(f"{source}: {sorted(report['mismatched_keys'])[0]} has another shape than {kind} needs")
+        raise WeightsError(f"{source}: {sorted(report['mismatched_keys'])[0]} has another shape than {kind} needs")
     if family == "imagegpt":
         stray = [name for name in stray if not RECOMPUTED.search(name)]
     decoding = [name for name in stray if family == "chameleon" and name.startswith(f"{VISION}decoder.")]
     extra = [name for name in stray if name not in decoding]
     if extra:
-        raise CheckpointError(f"{source} holds {len(extra)} tensors {kind} has no place for, first {extra[0]!r}")
-    return _finite(network, source), decoding
-
-
-def _finite(network: Any, source: str) -> Any:
+        raise WeightsError(f"{source} holds {len(extra)} tensors {kind} has no place for, first {extra[0]!r}")
     for name, values in network.state_dict().items():
-        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-            index = tuple((~torch.isfinite(values)).nonzero()[0].tolist())
-            raise CheckpointError(f"{source}: tensor {name!r} holds {float(values[index])} at index {index}")
-    return network
+        check_finite(source, name, values)
+    return network, decoding
 
 
 def _chameleon(
@@ -265,23 +241,27 @@ def _chameleon(
     if pixels is not None:
         tensors = read_vqgan(pixels)
     elif stray:
-        prefixes = tuple(f"{VISION}{part}" for part in ("decoder.", "post_quant_conv.", "quantize.embedding."))
-        tensors = {name.removeprefix(VISION): value for name, value in _read(files, prefixes).items()}
+        inside = tuple(f"{VISION}{part}" for part in PIXELS)
+        tensors = {
+            name.removeprefix(VISION): value
+            for path in files
+            for name, value in read_checkpoint(path, verify=False, prefixes=inside).items()
+        }
     return ChameleonImageModel(network, layout=layout, grid=grid, ids=ids, pixels=tensors, tokenizer=tokenizer)
 
 
-def _read(files: Sequence[Path], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
-    """Tensors whose names begin so."""
-    found: dict[str, Tensor] = {}
-    for path in files:
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as stream:
-                names = [name for name in stream.keys() if name.startswith(prefixes)]
-                found.update({name: stream.get_tensor(name) for name in names})
-        else:
-            stored = torch.load(path, map_location="cpu", weights_only=True)
-            found.update({name: value for name, value in stored.items() if name.startswith(prefixes)})
-    return found
+def read_vqgan(path: str | Path) -> dict[str, Tensor]:
+    """Decoding half of a VQGAN file.
+
+    Raises
+    ------
+    FileNotFoundError, WeightsError
+        As `read_checkpoint`; also a file that holds no decoder.
+    """
+    tensors = read_checkpoint(path, prefixes=PIXELS)
+    if not any(name.startswith("decoder.") for name in tensors):
+        raise WeightsError(f"{path} holds no decoder: none of its tensors is named 'decoder.…'")
+    return tensors
 
 
 def _tokenizer(source: str, hub: bool) -> Any:
@@ -291,4 +271,4 @@ def _tokenizer(source: str, hub: bool) -> Any:
     try:
         return transformers.AutoTokenizer.from_pretrained(source, local_files_only=not hub, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{source}: its tokenizer files cannot be read: {error}") from error
+        raise WeightsError(f"{source}: its tokenizer files cannot be read: {error}") from error

@@ -8,6 +8,7 @@ own copy of the tokenizer, so equality is looked at rather than assumed.
 from __future__ import annotations
 
 from validate.models.huggingface.common import TransformerImageModel
+from validate.models.pair import check_tokenizers
 
 __all__ = ["check_pair"]
 
@@ -34,24 +35,7 @@ def check_pair(target: TransformerImageModel, draft: TransformerImageModel) -> N
             raise ValueError(f"the {role} has no pixel decoder, so its tokenizer cannot be compared")
     assert target.decoder is not None
     assert draft.decoder is not None
-    mine, yours = target.decoder.tables(), draft.decoder.tables()
-    if len(mine) != len(yours):
-        raise ValueError(
-            f"the target's tokenizer has {len(mine)} tables but the draft's {len(yours)}; give both the same one"
-        )
-    for number, (one, other) in enumerate(zip(mine, yours, strict=True)):
-        if one.shape != other.shape:
-            raise ValueError(f"table {number} of the tokenizers has shapes {tuple(one.shape)} and {tuple(other.shape)}")
-        # Weights may be held in two precisions; a tokenizer is the same when the coarser one rounds the finer.
-        coarse = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-        one, other = one.to(coarse), other.to(one.device, coarse)
-        apart = (one != other).nonzero()
-        if len(apart):
-            index = tuple(apart[0].tolist())
-            raise ValueError(
-                f"table {number} of the tokenizers differs in {len(apart)} of {one.numel()} values, "
-                f"first at index {index}: target {float(one[index]):.6g}, draft {float(other[index]):.6g}"
-            )
+    check_tokenizers(target.decoder, draft.decoder, "the draft")
     if target.tokenizer is not None and draft.tokenizer is not None:
         ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
         if ours != theirs:

@@ -13,19 +13,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from validate.models.interface import check_tokens
+
 __all__ = ["ClusterDecoder", "NetworkDecoder"]
-
-
-def check_tokens(tokens: Tensor, num_tokens: int, vocab_size: int) -> None:
-    """Shape (B, T), values 0, …, V − 1; errors name index and value."""
-    if tokens.ndim != 2 or tokens.shape[1] != num_tokens or tokens.dtype != torch.int64:
-        raise ValueError(
-            f"tokens must be int64 of shape (B, {num_tokens}); got {tokens.dtype} of shape {tuple(tokens.shape)}"
-        )
-    outside = ((tokens < 0) | (tokens >= vocab_size)).nonzero()
-    if len(outside):
-        row, column = outside[0].tolist()
-        raise ValueError(f"tokens[{row}, {column}] = {int(tokens[row, column])} is outside 0…{vocab_size - 1}")
 
 
 class ClusterDecoder:

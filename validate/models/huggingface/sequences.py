@@ -17,15 +17,15 @@ Oracle: the stock model's own forward on the whole stream, one row at a time (te
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from validate.models.guidance import guided_logits
 from validate.models.huggingface.cache import RowCache, attention_mask
 from validate.models.huggingface.prompts import PADDING, Prompts
 from validate.models.interface import START
+from validate.models.sequences import GuidedSequences
 
 if TYPE_CHECKING:
     from validate.models.huggingface.common import TransformerImageModel
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["RowSequences"]
 
 
-class RowSequences:
+class RowSequences(GuidedSequences):
     """Images being written by a `TransformerImageModel`; see `validate.models.interface.Sequences`.
 
     Attributes
@@ -43,10 +43,10 @@ class RowSequences:
     """
 
     def __init__(self, model: TransformerImageModel, prompts: Prompts, guidance: float) -> None:
-        self.model, self.guidance = model, guidance
-        self._rows = len(prompts)
+        super().__init__(len(prompts), guidance)
+        self.model = model
         ids = prompts.ids
-        if guidance != 1.0:
+        if self.halves == 2:
             assert prompts.nulls is not None
             ids = torch.cat([ids, prompts.nulls])
         self._width = ids.shape[1]
@@ -67,11 +67,6 @@ class RowSequences:
             slots = torch.arange(self._width - 1, device=ids.device).expand(len(ids), -1)
             self._forward(model.embed_ids(ids[:, :-1].clamp(min=0)), slots)
 
-    @property
-    def rows(self) -> int:
-        """B."""
-        return self._rows
-
     def _forward(self, embedded: Tensor, slots: Tensor) -> Tensor:
         model, cache = self.model, self._cache
         cache.limit = cache.capacity if self.static or not slots.numel() else int(slots.max()) + 1
@@ -81,25 +76,10 @@ class RowSequences:
         with torch.no_grad():
             return model.run(embedded, mask, positions, cache)
 
-    @overload
-    def logits(self, inputs: Tensor, lengths: Tensor, *, hidden: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def logits(self, inputs: Tensor, lengths: Tensor, *, hidden: Literal[True]) -> tuple[Tensor, Tensor]: ...
-
     @torch.no_grad()
-    def logits(self, inputs: Tensor, lengths: Tensor, *, hidden: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """Guided logits after each new input; ranges are checked on the CPU only, where that costs no synchronisation.
-
-        Raises
-        ------
-        ValueError
-            A shape or dtype is wrong; on the CPU also a length, token or START out of place (names row and value).
-        """
-        self._check(inputs, lengths)
+    def extend(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         model, period = self.model, self._row_length
         rows, new = inputs.shape
-        halves = 1 if self.guidance == 1.0 else 2
         index = lengths[:, None] + torch.arange(new, device=inputs.device)
         law = self._width - 1 + index + index // period
         begin = self._width - 1 + lengths + (lengths - 1).clamp(min=0) // period
@@ -119,34 +99,33 @@ class RowSequences:
             ends = (within == period) & (place >= 0)
             end = model.embed_ids(torch.full((1,), model.end_of_row, device=inputs.device))
             embedded = torch.where(ends[:, :, None], end, embedded)
-        embedded = embedded.repeat(halves, 1, 1)
-        first = (place < 0).repeat(halves, 1)[:, :, None]
-        embedded = torch.where(first, model.embed_ids(self._start), embedded)
+        embedded = torch.where((place < 0)[:, :, None], model.embed_ids(self._start), embedded)
 
-        states = self._forward(embedded, slots.repeat(halves, 1))
-        read = (law - begin[:, None]).repeat(halves, 1)[:, :, None].expand(-1, -1, states.shape[2])
+        states = self._forward(embedded, slots)
+        read = (law - begin[:, None])[:, :, None].expand(-1, -1, states.shape[2])
         states = states.gather(1, read)
-        logits = model.head(states).float()
-        if halves == 2:
-            logits = guided_logits(logits[:rows], logits[rows:], self.guidance)
-        return (logits, states) if hidden else logits
+        return model.head(states), states
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only."""
-        both = rows if self.guidance == 1.0 else torch.cat([rows, rows + self._rows])
-        self._cache.select(both)
-        self._first, self._start = self._first[both], self._start[both]
-        self._rows = len(rows)
+    def gather(self, rows: Tensor) -> None:
+        self._cache.select(rows)
+        self._first, self._start = self._first[rows], self._start[rows]
 
-    def _check(self, inputs: Tensor, lengths: Tensor) -> None:
-        if inputs.ndim != 2 or inputs.dtype != torch.int64 or len(inputs) != self._rows or inputs.shape[1] < 1:
+    def check(self, inputs: Tensor, lengths: Tensor) -> None:
+        """Ranges are checked on the CPU only, where that costs no synchronisation.
+
+        Raises
+        ------
+        ValueError
+            A shape or dtype is wrong; on the CPU also a length, token or START out of place (names row and value).
+        """
+        if inputs.ndim != 2 or inputs.dtype != torch.int64 or len(inputs) != self.rows or inputs.shape[1] < 1:
             raise ValueError(
-                f"inputs must be int64 of shape ({self._rows}, n), n >= 1; "
+                f"inputs must be int64 of shape ({self.rows}, n), n >= 1; "
                 f"got {inputs.dtype} of shape {tuple(inputs.shape)}"
             )
-        if lengths.shape != (self._rows,) or lengths.dtype != torch.int64:
+        if lengths.shape != (self.rows,) or lengths.dtype != torch.int64:
             raise ValueError(
-                f"lengths must be int64 of shape ({self._rows},); got {lengths.dtype} of shape {tuple(lengths.shape)}"
+                f"lengths must be int64 of shape ({self.rows},); got {lengths.dtype} of shape {tuple(lengths.shape)}"
             )
         if inputs.device.type != "cpu":
             return

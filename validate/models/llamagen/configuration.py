@@ -1,21 +1,25 @@
 """Shapes of a LlamaGen transformer, read off its tensors.
 
-No file states the number of heads or the grid. Published widths have one head count each; the grid is the training
-resolution over the tokenizer's stride of 16 (256, 384 and 512 pixels: 16, 24 and 32 tokens a side), which only the
-file's name, a config or the user can tell.
+An official file states neither the number of heads nor the grid. Published widths have one head count each; the grid is
+the training resolution over the tokenizer's stride of 16 (256, 384 and 512 pixels: 16, 24 and 32 tokens a side), which
+only the file's name, a config or the user can tell. A Hugging-Face-style directory states both in its config.json.
 
 Source: Sun et al., LlamaGen, arXiv:2406.06525, and the public files' key lists.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from validate.models.weights import WeightsError
+from validate.models.tensors import WeightsError, read_object
 
-__all__ = ["Configuration", "grid_of_name", "infer"]
+__all__ = ["Configuration", "entries_of", "grid_of_name", "infer", "llama_entries", "read_configuration", "side_of"]
 
 HEADS = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2560: 40, 3200: 32, 2048: 32, 4096: 32}
 """Heads of every width in the public code: B, L, XL, XXL, XXXL, 3B, 1B, 7B (XXXL, 1B and 7B without public weights)."""
@@ -133,3 +137,67 @@ def infer(shapes: Mapping[str, tuple[int, ...]], side: int | None, heads: int | 
         )
     except ValueError as error:
         raise error if isinstance(error, WeightsError) else WeightsError(f"{where}: {error}") from error
+
+
+@contextmanager
+def entries_of(path: Path) -> Iterator[None]:
+    """Turn what reading a config may raise into a `WeightsError` that names the file."""
+    try:
+        yield
+    except WeightsError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise WeightsError(f"{path}: {what}") from error
+
+
+def side_of(config: Mapping[str, Any]) -> int:
+    """Tokens a side of the image whose tokens a config counts in `block_size`."""
+    block = int(config["block_size"])
+    side = math.isqrt(block)
+    if side**2 != block:
+        raise ValueError(f"block_size {block} is not a square")
+    return side
+
+
+def llama_entries(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a `Configuration` that a config gives under a Llama's names: all but the image's."""
+    heads = int(config["num_attention_heads"])
+    if config.get("num_key_value_heads", heads) != heads:
+        raise ValueError("grouped-query attention (num_key_value_heads) is not supported; no published model has it")
+    return {
+        "vocab_size": int(config["vocab_size"]),
+        "layers": int(config["num_hidden_layers"]),
+        "heads": heads,
+        "width": int(config["hidden_size"]),
+        "hidden": int(config["intermediate_size"]),
+        "eps": float(config["rms_norm_eps"]),
+        "rope_base": float(config.get("rope_base", 10000)),
+    }
+
+
+def read_configuration(path: Path, side: int | None) -> Configuration:
+    """Configuration of a Hugging-Face-style config.json; `side` is what the user says of the grid, if anything.
+
+    Raises
+    ------
+    WeightsError
+        Not JSON, of another kind of model, an entry missing or wrong, or another grid.
+    """
+    config = read_object(path)
+    if "input_type" not in config or "block_size" not in config:
+        kind = config.get("model_type", "unknown")
+        raise WeightsError(f"{path} is of a {kind!r} model, not a LlamaGen: no input_type or block_size")
+    with entries_of(path):
+        text = str(config["input_type"]).startswith("t2i")
+        own = side_of(config)
+        if side not in (None, own):
+            raise ValueError(f"block_size {own**2} is not the square of the grid {side}")
+        return Configuration(
+            **llama_entries(config),
+            side=own,
+            prefix=int(config["cls_token_num"]),
+            num_classes=0 if text else int(config["num_classes"]),
+            caption_width=int(config["caption_dim"]) if text else 0,
+            has_null=text or float(config.get("class_dropout_p", 0.1)) > 0,
+        )

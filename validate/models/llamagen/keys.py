@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from validate.models.weights import WeightsError
+from validate.models.tensors import WeightsError
 
-__all__ = ["expect_family", "family", "official_names", "tokenizer_names", "transformer_names"]
+__all__ = ["expect_family", "family", "llama_names", "official_names", "tokenizer_names", "transformer_names"]
 
 LAYER = {
     "self_attn.o_proj": "attention.wo",
@@ -103,4 +103,22 @@ def official_names(tensors: Mapping[str, Tensor], where: object) -> dict[str, Te
             out[name.removeprefix("model.")] = value
         else:
             out[OUTSIDE.get(name, name)] = value
+    return out
+
+
+def llama_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors with official names under those of a Hugging-Face-style directory: `official_names` undone."""
+    layer, outside = ({ours: theirs for theirs, ours in names.items()} for names in (LAYER, OUTSIDE))
+    out: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        inside = re.fullmatch(r"layers\.(\d+)\.(.+)\.weight", name)
+        if inside and inside[2] == "attention.wqkv":
+            for letter, third in zip("qkv", value.chunk(3), strict=True):
+                out[f"model.layers.{inside[1]}.self_attn.{letter}_proj.weight"] = third
+        elif inside and inside[2] in layer:
+            out[f"model.layers.{inside[1]}.{layer[inside[2]]}.weight"] = value
+        elif name.startswith("cls_embedding."):
+            out[f"model.{name}"] = value
+        else:
+            out[outside.get(name, name)] = value
     return out

@@ -12,49 +12,26 @@ other, except `freqs_cis` in a transformer and the encoder's part of a tokenizer
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from validate.models.checkpoints import dtype_of, read_checkpoint
+from validate.models.checkpoints import dtype_of, read_checkpoint, weights_in
 from validate.models.devices import resolve_device
-from validate.models.llamagen.configuration import Configuration, grid_of_name, infer
+from validate.models.llamagen.configuration import grid_of_name, infer, read_configuration
 from validate.models.llamagen.keys import expect_family, official_names, tokenizer_names, transformer_names
 from validate.models.llamagen.transformer import LlamaGen
 from validate.models.llamagen.vq import LlamaGenTokenizer
 from validate.models.pair import Pair
-from validate.models.weights import WeightsError, check_finite, compare
+from validate.models.tensors import WeightsError, give, shapes_of
 
 __all__ = ["load_pair", "load_tokenizer", "load_transformer"]
 
 SELF = "itself"
 """Name of the draft of a pair without one: the target drafts for itself."""
 SUFFIXES = (".pt", ".pth", ".safetensors")
-
-
-def _fill(
-    network: nn.Module, tensors: Mapping[str, Tensor], path: Path, device: torch.device, dtype: torch.dtype
-) -> None:
-    """Give a network of the meta device its values; every one comes from the file."""
-    compare(path, tensors, {name: tuple(value.shape) for name, value in network.state_dict().items()})
-    state = {}
-    for name, value in tensors.items():
-        if not value.is_floating_point():
-            raise WeightsError(
-                f"{path}: tensor {name!r} has dtype {value.dtype}, a network's values are floating point"
-            )
-        check_finite(path, name, value)
-        # A copy: the file may change or go while the network lives.
-        state[name] = value.detach().to(device=device, dtype=dtype, copy=True)
-        if dtype != value.dtype:
-            check_finite(path, f"{name} as {dtype}", state[name])
-    network.load_state_dict(state, strict=True, assign=True)
-    network.eval().requires_grad_(False)
 
 
 def _side(grid: int | tuple[int, int] | None) -> int | None:
@@ -64,51 +41,6 @@ def _side(grid: int | tuple[int, int] | None) -> int | None:
     if len(sides) != 2 or sides[0] != sides[1] or sides[0] < 1:
         raise ValueError(f"grid must be the tokens a side of a square image, such as 16, 24 or 32; got {grid!r}")
     return int(sides[0])
-
-
-def _read_config(path: Path, side: int | None) -> tuple[Configuration, Path]:
-    """Configuration of a Hugging-Face-style directory and its weights file."""
-    try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError(f"holds a {type(config).__name__}")
-    except ValueError as error:
-        raise WeightsError(f"{path / 'config.json'} is no JSON object: {error}") from error
-    files = [path / name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).is_file()]
-    if not files:
-        raise FileNotFoundError(f"{path} holds neither model.safetensors nor pytorch_model.bin")
-    if "input_type" not in config or "block_size" not in config:
-        kind = config.get("model_type", "unknown")
-        raise WeightsError(
-            f"{path / 'config.json'} is of a {kind!r} model, not a LlamaGen: no input_type or block_size"
-        )
-    try:
-        text = str(config["input_type"]).startswith("t2i")
-        block = int(config["block_size"])
-        if math.isqrt(block) ** 2 != block or side not in (None, math.isqrt(block)):
-            raise ValueError(f"block_size {block} is not the square of the grid{'' if side is None else f' {side}'}")
-        if config.get("num_key_value_heads", config["num_attention_heads"]) != config["num_attention_heads"]:
-            raise ValueError(
-                "grouped-query attention (num_key_value_heads) is not supported; no published model has it"
-            )
-        shape = Configuration(
-            vocab_size=int(config["vocab_size"]),
-            layers=int(config["num_hidden_layers"]),
-            heads=int(config["num_attention_heads"]),
-            width=int(config["hidden_size"]),
-            hidden=int(config["intermediate_size"]),
-            side=math.isqrt(block),
-            prefix=int(config["cls_token_num"]),
-            num_classes=0 if text else int(config["num_classes"]),
-            caption_width=int(config["caption_dim"]) if text else 0,
-            has_null=text or float(config.get("class_dropout_p", 0.1)) > 0,
-            eps=float(config["rms_norm_eps"]),
-            rope_base=float(config.get("rope_base", 10000)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise WeightsError(f"{path / 'config.json'}: {what}") from error
-    return shape, files[0]
 
 
 def load_transformer(
@@ -152,18 +84,17 @@ def load_transformer(
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError(f"{path} has no config.json; give a weights file, or a folder with its config")
-        config, path = _read_config(path, side)
+        config, path = read_configuration(path / "config.json", side), weights_in(path)
     tensors = read_checkpoint(path, verify=verify, sha256=sha256)
     if config is not None:
         expect_family(tensors, "LlamaGen transformer in Hugging-Face style", path)
         tensors = official_names(tensors, path)
     else:
         expect_family(tensors, "LlamaGen transformer", path)
-        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-        config = infer(shapes, grid_of_name(path.name) if side is None else side, heads, str(path))
+        config = infer(shapes_of(tensors), grid_of_name(path.name) if side is None else side, heads, str(path))
     with torch.device("meta"):
         network = LlamaGen(config, guidance_interval)
-    _fill(network, transformer_names(tensors), path, place, number)
+    give(network, transformer_names(tensors), path, place, number)
     network.rope = network.rope.to(place)
     return network
 
@@ -195,9 +126,8 @@ def load_tokenizer(
     shape = (grid, grid) if isinstance(grid, int) else (int(grid[0]), int(grid[1]))
     kept = tokenizer_names(tensors)
     with torch.device("meta"):
-        shapes = {name: tuple(value.shape) for name, value in kept.items()}
-        network = LlamaGenTokenizer.like(shapes, shape, unit, str(path))
-    _fill(network, kept, path, place, number)
+        network = LlamaGenTokenizer.like(shapes_of(kept), shape, unit, str(path))
+    give(network, kept, path, place, number)
     return network
 
 
