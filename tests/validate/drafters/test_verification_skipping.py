@@ -9,8 +9,8 @@ import pytest
 
 import theory
 import validate
-from tests.validate.networks import TOKENS, table, tiny_pair
-from tests.validate.test_decoding import FALSE_ALARM, SAMPLES, fits
+from tests.validate.networks import TOKENS, fits, table, tiny_pair
+from tests.validate.test_decoding import FALSE_ALARM, SAMPLES
 from validate import batches
 from validate.decoder import Decoder
 from validate.drafters import verification_skipping
