@@ -15,12 +15,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from simulate.files import write_atomically
 from validate.drafters.shipped import SHIPPED, target_sha256
 from validate.models import Pair
-from validate.models.weights import WeightsError, check_finite, compare
+from validate.models.tensors import WeightsError, give
 
 __all__ = ["attached_folder", "load_attached", "store_attached"]
 
@@ -96,11 +96,8 @@ def load_attached(kind: type[_Network], folder: Path, pair: Pair, train: str) ->
         # On no device: the constructor's own random values are neither wanted nor drawn.
         with torch.device("meta"):
             network = kind(**found["config"])
-        tensors: dict[str, Tensor] = {name: value.float() for name, value in parse(content).items()}
+        tensors = parse(content)
     except (SafetensorError, TypeError, ValueError) as error:
         raise WeightsError(f"{folder} is damaged: {error}") from error
-    compare(path, tensors, {name: tuple(value.shape) for name, value in network.state_dict().items()})
-    for name, value in tensors.items():
-        check_finite(path, name, value)
-    network.load_state_dict(tensors, assign=True)
-    return network.to(pair.device).eval().requires_grad_(False)
+    give(network, tensors, path, pair.device)
+    return network

@@ -107,7 +107,7 @@ class MultiScaleDrafter(nn.Module):
         """Logits (B, S², V) of every cell from anchor tokens (B, A) and classes (B,); an anchor's own mean nothing."""
         filled = self.code.weight.new_zeros((len(anchors), self.num_tokens, self.channels))
         filled[:, self.anchors] = self.code(anchors)
-        grid = filled.transpose(1, 2).unflatten(-1, (self.side, self.side))
+        grid = filled.transpose(1, 2).reshape(-1, self.channels, self.side, self.side)
         x = grid + self.place + self.label(classes)[..., None, None]
         x = x + functional.gelu(self.first(x))
         x = x + functional.gelu(self.second(x))

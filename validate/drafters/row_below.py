@@ -137,7 +137,7 @@ def target_head(pair: Pair) -> Callable[[Tensor], Tensor]:
     head = target.output if isinstance(target, LlamaGen) else getattr(target, "head", None)
     if head is None:
         raise ValueError(f"{type(target).__name__} shows no head over its features; draft heads cannot be used with it")
-    return head  # type: ignore[no-any-return]
+    return head
 
 
 class RowBelowDecoder(Decoder):
@@ -190,7 +190,9 @@ class RowBelowDecoder(Decoder):
         read = first[:, None] + torch.arange(window, device=row.device)
         logits, hidden = self.target.sequences.logits(self.inputs[row, read], first, hidden=True)
         halves = self.features.shape[1]
-        self.features[row, :, read] = hidden.unflatten(0, (halves, -1)).permute(1, 2, 0, 3).to(self.features.dtype)
+        self.features[row, :, read] = (
+            hidden.reshape(halves, -1, *hidden.shape[1:]).permute(1, 2, 0, 3).to(self.features.dtype)
+        )
         laws = torch.softmax(self.target.warp(logits), dim=-1)
         wanted = (self.placed - first)[:, None] + torch.arange(length + 1, device=row.device)
         return laws[row, torch.clamp(wanted, max=window - 1)]

@@ -20,8 +20,8 @@ from torch.nn import functional
 from validate.drafters.attached import store_attached
 from validate.drafters.row_below import RowBelowHeads
 from validate.models import load
+from validate.models.tensors import WeightsError
 from validate.models.transformer import TokenTransformer
-from validate.models.weights import WeightsError
 from validate.training.drafter import _guided, _samples, halves
 from validate.training.fitting import TrainingError, batches, optimiser, step
 from validate.training.presets import Plan

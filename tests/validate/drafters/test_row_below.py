@@ -26,14 +26,14 @@ from validate.drafters.row_below import (
 )
 from validate.measurement import two_sample
 from validate.models import Warp
-from validate.models.weights import WeightsError
+from validate.models.tensors import WeightsError
 from validate.training.presets import Plan
 from validate.training.row_below import fit_heads
 
 LOSSLESS = theory.Verifier(theory.Lossless())
 RELAXED = theory.Verifier(theory.AcceptAll())
 MODES: tuple[Any, ...] = ("both", "horizontal", "vertical")
-SAMPLES, FALSE_ALARM, GUIDANCE = 12_000, 1e-6, 1.5
+SAMPLES, FALSE_ALARM, GUIDANCE = 8_000, 1e-6, 1.5
 
 
 def random_heads(length: int = 2, sharpness: float = 0.8) -> RowBelowHeads:
@@ -74,7 +74,7 @@ def test_lossless_images_follow_the_targets_law(mode: Any, length: int) -> None:
     out = run(LOSSLESS, mode, length=length)
     assert fits(out.tokens, image_law(laws()[0])) > FALSE_ALARM
     calls = exact(LOSSLESS, mode, length)[1]
-    assert abs(out.calls.mean() - calls) < 5 * out.calls.std() / np.sqrt(SAMPLES)
+    assert abs(out.calls.mean() - calls) < 5 * out.calls.std() / np.sqrt(SAMPLES) + 1e-9
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -82,7 +82,7 @@ def test_relaxed_images_follow_the_law_of_drafts_that_know_their_offset(mode: An
     law, calls = exact(RELAXED, mode)
     out = run(RELAXED, mode)
     assert fits(out.tokens, law) > FALSE_ALARM
-    assert abs(out.calls.mean() - calls) < 5 * out.calls.std() / np.sqrt(SAMPLES)
+    assert abs(out.calls.mean() - calls) < 5 * out.calls.std() / np.sqrt(SAMPLES) + 1e-9
     assert fits(out.tokens, image_law(laws()[0])) < FALSE_ALARM
     others = [other for other in MODES if other != mode]
     assert all(fits(out.tokens, exact(RELAXED, other)[0]) < FALSE_ALARM for other in others)
