@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from validate.drafters.multiscale import decode_multiscale, islands, redraw_call
 from validate.drafters.multiscale_network import MultiScaleDrafter
 from validate.models import Warp
 from validate.scoring import laws_along
+from validate.training.__main__ import main
 from validate.training.multiscale import fit_multiscale
 from validate.training.presets import Plan
 
@@ -198,6 +200,13 @@ def test_the_bound_on_tv_is_one_and_sees_what_it_can() -> None:
     assert lower < tv_lower_bound(ours + 0.4, theirs, 0.5)[0]
     with pytest.raises(ValueError, match="NaN"):
         tv_lower_bound(np.array([np.nan]), theirs)
+
+
+def test_the_command_writes_a_drafter_that_loads(tmp_path: Path) -> None:
+    out = tmp_path / "drafter"
+    arguments = ["--out", str(out), "--work", str(tmp_path), "--samples", "8", "--steps", "1"]
+    assert main(["multiscale", *arguments]) == 0
+    assert shipped_multiscale(validate.load("fashion", device="cpu"), out).side == 7
 
 
 def test_the_shipped_drafter_saves_calls_at_a_price() -> None:

@@ -27,6 +27,7 @@ from validate.drafters.row_below import (
 from validate.measurement import two_sample
 from validate.models import Warp
 from validate.models.tensors import WeightsError
+from validate.training.__main__ import main
 from validate.training.presets import Plan
 from validate.training.row_below import fit_heads
 
@@ -158,6 +159,14 @@ def test_training_lowers_the_rejections() -> None:
         p, q = laws_by_offset(pair, heads, tokens, classes, GUIDANCE, Warp())
         accepted.append(float(torch.minimum(p[:, None, 2:], q[:, :, 2:]).sum(-1).mean()))
     assert accepted[1] > accepted[0] + 0.01
+
+
+def test_the_command_writes_heads_that_load(tmp_path: Path) -> None:
+    out = tmp_path / "heads"
+    arguments = ["--out", str(out), "--work", str(tmp_path), "--samples", "8", "--steps", "1", "--length", "2"]
+    assert main(["row-below", *arguments]) == 0
+    assert shipped_heads(validate.load("fashion", device="cpu"), out).length == 2
+    assert main(["row-below", *arguments[:-1], "7"]) == 1
 
 
 def test_the_shipped_heads_draft_better_with_the_row_above() -> None:
