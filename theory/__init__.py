@@ -97,6 +97,7 @@ from theory.sequences import (
     filter_offsets,
     sequence_log_likelihood,
 )
+from theory.skipping import Skipping, SkippingAnalysis, SkippingFilter, analyse_skipping, filter_skipping
 from theory.symbolic import SymbolicRound, symbolic_round
 from theory.trees import TreeAnalysis, analyse_tree
 from theory.verifiers import AnyVerifier, Step, Verifier, acceptance_of, cool_sd, residual_after
@@ -153,6 +154,9 @@ __all__ = [
     "RoundPaths",
     "Rule",
     "SequenceAnalysis",
+    "Skipping",
+    "SkippingAnalysis",
+    "SkippingFilter",
     "SpeculativeCascade",
     "Step",
     "SurrogateResidual",
@@ -168,6 +172,7 @@ __all__ = [
     "analyse_budgeted",
     "analyse_round",
     "analyse_sequence",
+    "analyse_skipping",
     "analyse_tree",
     "bang_bang_schedule",
     "best_acceptance",
@@ -194,6 +199,7 @@ __all__ = [
     "exponential_schedule",
     "filter_budget",
     "filter_offsets",
+    "filter_skipping",
     "hellinger",
     "hockey_stick",
     "is_block",

@@ -1,6 +1,7 @@
 """Command line: ``python -m validate.training --data DIR [--out DIR] [--preset NAME] [--device cuda]``.
 
-``python -m validate.training drafter`` trains a feature drafter for a trained pair.
+``python -m validate.training drafter`` trains a feature drafter for a trained pair, ``row-below`` draft heads, and
+``multiscale`` a low-resolution drafter.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import torch
 
 from validate.models import resolve_device
-from validate.training import drafter
+from validate.training import drafter, multiscale, row_below
 from validate.training.export import export
 from validate.training.fitting import TrainingError
 from validate.training.idx import DataError, load_folder
@@ -26,6 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["drafter"]:
         return drafter.main(arguments[1:])
+    if arguments[:1] == ["row-below"]:
+        return row_below.main(arguments[1:])
+    if arguments[:1] == ["multiscale"]:
+        return multiscale.main(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="python -m validate.training",
         description="Train a tokenizer, a target, its drafts and a judge on a folder of IDX files.",
