@@ -18,7 +18,7 @@ from typing import Any
 import theory
 from simulate.files import write_json
 from theory import AnyVerifier, Verifier
-from validate import compare
+from validate.comparison import command as compare
 from validate.batches import Decoded
 from validate.measurement import Baseline, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
