@@ -9,7 +9,7 @@ Norm[p − q f]_+ whatever residual it runs with. All methods use the same image
 methods       the relaxed chain methods, each a family of verifiers in one strength
 matching      the strength at which a method has the tokens per call of a size
 schemes       everything that decodes images and has no strength to match: Jacobi windows, trees, budgets, …
-points        one row of the table: decode with it and measure
+measuring     one row of the table: decode with it and measure
 rounds        divergences of a round, and the distance to the frontier, on fresh rounds
 sweep         all matched methods on the same images of the target, over drafts, guidance scales and block lengths
 table, parts  the printed table and what is told of it; finished parts on disk
@@ -23,7 +23,7 @@ A scheme whose law has no closed form is known by its cost and its images alone.
 
 from validate.comparison.matching import Matcher, OutOfReach
 from validate.comparison.methods import Method, relaxed_methods
-from validate.comparison.points import Point, measure_point, points
+from validate.comparison.measuring import Point, measure_point, points
 from validate.comparison.ratios import paired_ratio
 
 __all__ = [

@@ -20,7 +20,7 @@ from simulate.files import write_json
 from validate.comparison.matching import Matcher
 from validate.comparison.methods import relaxed_methods
 from validate.comparison.parts import Parts, weights_fingerprint
-from validate.comparison.points import measure_point, points
+from validate.comparison.measuring import measure_point, points
 from validate.comparison.ratios import REFERENCE, add_ratios
 from validate.comparison.rounds import draft_rounds
 from validate.comparison.schemes import SCHEMES

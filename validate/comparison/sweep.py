@@ -12,7 +12,7 @@ their paired ratio excludes one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ __all__ = ["CANDIDATE", "RIVAL", "Setting", "cells", "counts", "settings_of", "s
 CANDIDATE, RIVAL = "capped excess", "lifted excess"
 LENGTHS = (3, 5, 8)
 SIZES = (0.3, 0.5, 0.7)
+SPREAD = {"mentored": 0, "LANTERN++, G*": 1, "LANTERN++, published": 1}
+"""Dear methods run only where at most so many of draft, guidance scale and L differ from the central setting's."""
 DEAR_IMAGES = 8
 """Images for a method whose acceptance is dear to compute: its ratio to uniform is taken on the same few."""
 
@@ -86,7 +88,7 @@ def sweep_rows(
     images: int,
     parts: Parts,
     *,
-    dear: Setting | None = None,
+    centre: Setting,
     seed: int = 0,
     tell: Any = lambda text: None,
 ) -> list[dict[str, Any]]:
@@ -100,18 +102,18 @@ def sweep_rows(
     images : int
         Images of the target, the same for every setting of one guidance scale.
     parts : Parts
-    dear : Setting, optional
-        The only setting in which methods run whose acceptance is dear to compute.
+    centre : Setting
+        Methods that are dear to compute run in settings near this one only (`SPREAD`).
     seed : int
     tell : function
         Told what is being done.
     """
     codebook = codebook_of(pair)
-    costly = {name for name, method in relaxed_methods(2, codebook).items() if method.matching is not None}
     drawn: dict[float, Decoded] = {}
     rows = []
     for setting in settings:
-        wanted = [name for name in names if name not in costly or setting == dear]
+        apart = sum(a != b for a, b in zip(astuple(setting), astuple(centre), strict=True))
+        wanted = [name for name in names if apart <= SPREAD.get(name, apart)]
         stored = {name: parts.get(f"{setting.key}-{file_name(name)}") for name in wanted}
         missing = [name for name in wanted if stored[name] is None]
         if missing:

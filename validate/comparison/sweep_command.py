@@ -95,10 +95,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             print(f"{time.process_time():6.0f} s  {text}", file=sys.stderr, flush=True)
 
     middle = lengths[len(lengths) // 2]
-    dear = Setting(drafts[0], pair.guidance if pair.guidance in scales else scales[0], middle)
+    centre = Setting(drafts[0], pair.guidance if pair.guidance in scales else scales[0], middle)
     rows = sweep_rows(
         pair, settings_of(drafts, scales, lengths), options.sizes, options.methods, options.images, parts,
-        dear=dear, seed=options.seed, tell=tell,
+        centre=centre, seed=options.seed, tell=tell,
     )  # fmt: skip
     found = cells(rows)
     report = {
