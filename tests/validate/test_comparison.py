@@ -14,12 +14,18 @@ import torch
 import theory
 from tests.validate.networks import TOKENS, TinyTokenizer, table, tiny_pair
 from validate import __main__ as command
-from validate.comparison import Matcher, OutOfReach, Point, measure_point, paired_ratio, points, relaxed_methods
+from validate.comparison import (
+    Matcher,
+    OutOfReach,
+    Point,
+    measure_point,
+    measuring,
+    paired_ratio,
+    points,
+    relaxed_methods,
+)
 from validate.comparison import command as compare_command
-from validate.comparison import measuring
 from validate.comparison.ratios import add_ratios
-from validate.comparison.rounds import draft_rounds
-from validate.comparison.schemes import SCHEMES, Context, Scheme, chosen_schemes
 from validate.comparison.table import best
 from validate.measurement import sample_baseline
 from validate.prediction import predicted_tokens_per_call

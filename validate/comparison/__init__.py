@@ -22,8 +22,8 @@ A scheme whose law has no closed form is known by its cost and its images alone.
 """
 
 from validate.comparison.matching import Matcher, OutOfReach
-from validate.comparison.methods import Method, relaxed_methods
 from validate.comparison.measuring import Point, measure_point, points
+from validate.comparison.methods import Method, relaxed_methods
 from validate.comparison.ratios import paired_ratio
 
 __all__ = [

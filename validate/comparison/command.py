@@ -17,15 +17,16 @@ from typing import Any
 from tqdm import tqdm
 
 from simulate.files import write_json
+from validate.comparison.lossless import power_of_test
 from validate.comparison.matching import Matcher
+from validate.comparison.measuring import measure_point, points
 from validate.comparison.methods import relaxed_methods
 from validate.comparison.parts import Parts, weights_fingerprint
-from validate.comparison.measuring import measure_point, points
 from validate.comparison.ratios import REFERENCE, add_ratios
 from validate.comparison.rounds import draft_rounds
 from validate.comparison.schemes import SCHEMES
 from validate.comparison.sweep_command import sweep
-from validate.comparison.table import best, table
+from validate.comparison.table import best, lossless_lines, table
 from validate.measurement import sample_baseline
 from validate.models import Warp, load, resolve_device
 
@@ -93,8 +94,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All rows, from disk where they are done."""
+def compare(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """All rows and the power of the test of lossless ones, from disk where they are done."""
     device = resolve_device(options.device)
     pair = load(options.pair, draft=options.draft, device=options.device)
     pair = pair.with_warp(Warp(options.temperature, options.top_k, options.top_p))
@@ -116,28 +117,34 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
         stored = parts.get(point.key)
         if stored is not None:
             rows[point.key] = stored
+    few = QUICK_MATCHING if options.quick else MATCHING_IMAGES
     baseline = matcher = drafted = None
+    power = parts.get("power")
+    if power is None or len(rows) < len(todo):
+        baseline = sample_baseline(
+            pair, options.images, device=options.device, seed=options.seed, guidance=options.guidance
+        )
+        matcher = Matcher(baseline.predicting_scores.first(few), options.length)
+        drafted = draft_rounds(pair, options.length, baseline, options.seed)
     bar = tqdm(todo, initial=0, unit="method", disable=options.quiet)
     for point in bar:
         bar.set_postfix_str(point.name)
-        if point.key in rows:
-            continue
-        if baseline is None:
-            baseline = sample_baseline(
-                pair, options.images, device=options.device, seed=options.seed, guidance=options.guidance
-            )
-            own, few = baseline.predicting_scores, QUICK_MATCHING if options.quick else MATCHING_IMAGES
-            matcher = Matcher(own.first(few), options.length)
-            drafted = draft_rounds(pair, options.length, baseline, options.seed)
-        row = measure_point(pair, point, options.length, baseline, matcher, options.seed, drafted=drafted)
-        parts.put(point.key, row)
-        rows[point.key] = row
+        if point.key not in rows:
+            assert baseline is not None
+            row = measure_point(pair, point, options.length, baseline, matcher, options.seed, drafted=drafted)
+            parts.put(point.key, row)
+            rows[point.key] = row
     out = [rows[point.key] for point in todo]
+    if power is None:
+        assert baseline is not None
+        found = power_of_test(pair, baseline, options.length, options.seed)
+        power = found.as_json() | {"text": str(found)}
+        parts.put("power", power)
     add_ratios(out)
     if options.out is not None:
         bare = [{name: value for name, value in row.items() if name != "terms"} for row in out]
-        write_json(options.out, {"settings": settings, "sizes": options.sizes, "rows": bare})
-    return out
+        write_json(options.out, {"settings": settings, "sizes": options.sizes, "power": power, "rows": bare})
+    return out, power
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -147,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     began = time.perf_counter()
     try:
-        rows = compare(options)
+        rows, power = compare(options)
     except KeyboardInterrupt:
         where = "nothing is kept without --out" if options.out is None else "start it again to go on"
         print(f"\nstopped; {where}", file=sys.stderr)
@@ -156,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(table(rows))
-    print("\n".join(best(rows)))
+    print("\n".join([*best(rows), *lossless_lines(rows), f"  {power['text']}"]))
     print(
         f"± is half the 95 % interval; KL in nats per token; {options.images} images a method; "
         f"{time.perf_counter() - began:.0f} s, {time.process_time():.0f} s of the processor"

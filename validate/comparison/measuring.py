@@ -17,6 +17,7 @@ from simulate.estimation import estimate_from_filters
 from simulate.intervals import Interval, mean_interval
 from simulate.ratios import ratio_divergences
 from theory import AnyVerifier, Verifier
+from validate.comparison.lossless import image_numbers, same_law
 from validate.comparison.matching import Matcher, OutOfReach
 from validate.comparison.methods import Method, codebook_of, relaxed_methods
 from validate.comparison.parts import file_name
@@ -24,7 +25,7 @@ from validate.comparison.ratios import plain
 from validate.comparison.rounds import DraftedRounds, frontier_gap, measured_rounds
 from validate.comparison.schemes import Context, Scheme, chosen_schemes
 from validate.decoding import Decoded, decode
-from validate.measurement import Baseline, two_sample
+from validate.measurement import Baseline
 from validate.models import Pair
 from validate.quality import Quality, assess
 from validate.scoring import AnyScores, filter_images, score
@@ -141,7 +142,8 @@ def measure_point(
     quality = assess(pair, run.tokens, run.classes, scores.log_likelihood("target"), confidence)
     out = _head(point, setting) | _quality(quality)
     out["lossless"] = point.scheme.lossless if point.scheme is not None else bool(verifier and verifier.lossless)
-    out["same_as_target_p"] = two_sample(scores, baseline.comparing_scores)
+    numbers = (image_numbers(s, length) for s in (scores, baseline.comparing_scores))
+    out["same_as_target_p"] = same_law(*numbers)
     out["tokens_per_call"] = plain(_per_call(run, confidence))
     out["speed_up"] = plain(baseline.comparing.seconds["total"] / run.seconds["total"])
     if point.scheme is None:

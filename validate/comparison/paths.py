@@ -56,7 +56,9 @@ def bound_from_every_place(tokens: Array, p: Array, q: Array, verifier: AnyVerif
         p_i, q_i, x = p[..., here, :], q[..., here, :], tokens[..., here, None]
         step = verifier.step(p_i, q_i, i, weight)
         bound = bound + running * total_variation(step.output, p_i)
-        p_x, kept = (xp.take_along_axis(xp.broadcast_to(a, p_i.shape), x, axis=-1)[..., 0] for a in (p_i, step.accepted))
+        p_x, kept = (
+            xp.take_along_axis(xp.broadcast_to(a, p_i.shape), x, axis=-1)[..., 0] for a in (p_i, step.accepted)
+        )
         running = running * kept / p_x
         if weight is not None:
             weight = xp.take_along_axis(step.weight, x, axis=-1)[..., 0]

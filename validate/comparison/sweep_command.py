@@ -31,7 +31,9 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m validate compare --sweep", description=__doc__)
     p.add_argument("--pair", default="fashion", help="embedded pair (default: fashion)")
     p.add_argument("--drafts", nargs="+", metavar="NAME", help="of the pair's drafts (default: all)")
-    p.add_argument("--guidance", type=float, nargs="+", metavar="SCALE", help="default: 1, the pair's, twice the pair's")
+    p.add_argument(
+        "--guidance", type=float, nargs="+", metavar="SCALE", help="default: 1, the pair's, twice the pair's"
+    )
     p.add_argument("--lengths", type=int, nargs="+", metavar="L", help=f"default: {' '.join(map(str, LENGTHS))}")
     p.add_argument("--sizes", type=float, nargs="+", metavar="T", help=f"default: {' '.join(map(str, SIZES))}")
     p.add_argument("--methods", nargs="+", metavar="NAME", help="default: all but LANTERN++ as published")

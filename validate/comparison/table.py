@@ -8,7 +8,7 @@ from typing import Any
 
 from validate.comparison.ratios import paired_ratio
 
-__all__ = ["aligned", "best", "table"]
+__all__ = ["aligned", "best", "lossless_lines", "table"]
 
 COLUMNS = (
     ("accepted", "accepted_length", 3),
@@ -83,3 +83,9 @@ def best(rows: Sequence[dict[str, Any]]) -> list[str]:
                         f"[{ratio.lower:.3f}, {ratio.upper:.3f}]: {told}"
                     )
     return lines
+
+
+def lossless_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Of every lossless method, the p-value that its images are the target's."""
+    shown = [f"{row['method']} {row['same_as_target_p']:.3g}" for row in rows if row.get("lossless")]
+    return [f"lossless methods against the target, likelihood-ratio test, p-values: {'; '.join(shown)}"]

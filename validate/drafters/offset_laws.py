@@ -60,7 +60,7 @@ class OffsetLaws:
 def _laws(
     pair: Pair, drafter: FeatureDrafter, tokens: Tensor, conditions: Any, length: int, guidance: float, warp: Warp
 ) -> OffsetLaws:
-    count, total = tokens.shape
+    total = tokens.shape[1]
     inputs = torch.cat([torch.full_like(tokens[:, :1], START), tokens], dim=1)
     target = tree_sequences(pair.target, conditions[0], guidance)
     chain = Forest.of(torch.arange(total, device=tokens.device) - 1)
