@@ -87,7 +87,7 @@ class DraftedRounds:
             running = running * torch.take_along_dim(step.accepted / q, x, -1)[:, 0]
             kept = kept + running
             if verifier.stateful:
-                weight = torch.take_along_dim(step.weight, x, -1)[:, 0]
+                weight = torch.take_along_dim(torch.as_tensor(step.weight), x, -1)[:, 0]
         return np.asarray(kept.cpu().numpy()), np.asarray(bound.cpu().numpy())
 
 
@@ -134,7 +134,7 @@ def lower_side(lossless: np.ndarray, bound: float, overdraft: np.ndarray | None 
         TV(p, q) at each prefix; 1 − a, whose mean it is, by default.
     """
     cost = 1 - lossless if overdraft is None else overdraft
-    count, length = lossless.shape
+    length = lossless.shape[1]
     rules = []
     for free in range(length + 1):
         f = np.where(np.arange(length) < free, 1.0, lossless)
@@ -142,7 +142,7 @@ def lower_side(lossless: np.ndarray, bound: float, overdraft: np.ndarray | None 
     spent = np.array([b.mean() for _, b in rules])
     last = int(np.searchsorted(spent, bound, side="right")) - 1
     if last >= length:
-        return rules[length][0]
+        return np.asarray(rules[length][0])
     share = (bound - spent[last]) / max(spent[last + 1] - spent[last], np.finfo(float).tiny)
     return np.asarray((1 - share) * rules[last][0] + share * rules[last + 1][0])
 

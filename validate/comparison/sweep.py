@@ -168,11 +168,11 @@ def _mean(values: Sequence[float]) -> float | str:
 
 
 def _ratio(methods: dict[str, dict[str, Any]], ours: str, theirs: str, measure: str) -> list[float] | None:
-    terms = [methods[name]["terms"] if name in methods else None for name in (ours, theirs)]
-    if ours == theirs or terms[0] is None or terms[1] is None:
+    left, right = (methods.get(name, {}).get("terms") for name in (ours, theirs))
+    if ours == theirs or left is None or right is None:
         return None
-    few = min(len(t[measure]) for t in terms)
-    return rounded(paired_ratio(*(t[measure][:few] for t in terms)))
+    few = min(len(left[measure]), len(right[measure]))
+    return rounded(paired_ratio(left[measure][:few], right[measure][:few]))
 
 
 def counts(found: Sequence[dict[str, Any]], measure: str) -> dict[str, Any]:
