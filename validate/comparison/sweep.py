@@ -131,7 +131,7 @@ def sweep_rows(
         for name in wanted:
             own = stored[name]
             assert own is not None
-            rows += [{"setting": setting, "method": name, **cell} for cell in own["cells"]]
+            rows += [{**cell, "setting": setting, "method": name, "strength": cell["setting"]} for cell in own["cells"]]
     return rows
 
 
@@ -147,7 +147,7 @@ def cells(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for (setting, size), methods in grouped.items():
         table = {}
         for name, row in methods.items():
-            entry: dict[str, Any] = {"strength": row["setting"]}
+            entry: dict[str, Any] = {"strength": row["strength"]}
             if row["terms"] is not None:
                 entry["images"] = len(row["terms"][MEASURES[0]])
                 for measure in MEASURES:
