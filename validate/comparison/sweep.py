@@ -31,10 +31,8 @@ __all__ = ["CANDIDATE", "RIVAL", "Setting", "cells", "counts", "settings_of", "s
 CANDIDATE, RIVAL = "capped excess", "lifted excess"
 LENGTHS = (3, 5, 8)
 SIZES = (0.3, 0.5, 0.7)
-SPREAD = {"mentored": 0, "LANTERN++, G*": 1, "LANTERN++, published": 1}
+SPREAD = {"mentored": 0, "Cactus": 0, "LANTERN++, G*": 1, "LANTERN++, published": 1}
 """Dear methods run only where at most so many of draft, guidance scale and L differ from the central setting's."""
-DEAR_IMAGES = 8
-"""Images for a method whose acceptance is dear to compute: its ratio to uniform is taken on the same few."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,7 @@ def sweep_setting(
     methods = relaxed_methods(setting.length, codebook)
     matcher = Matcher(scores, setting.length)
     for name in names:
-        method = methods[name]
-        own = scores if method.matching is None else scores.first(min(DEAR_IMAGES, len(scores)))
-        if method.matching is not None:
-            method = replace(method, matching=len(own))
+        method = replace(methods[name], matching=None)
         found: list[dict[str, Any]] = []
         for size in sizes:
             try:
@@ -74,7 +69,7 @@ def sweep_setting(
             except OutOfReach as error:
                 found.append({"size": size, "setting": str(error), "terms": None})
                 continue
-            terms = terms_along(own, method.build(strength), setting.length)
+            terms = terms_along(scores, method.build(strength), setting.length)
             listed = {measure: [float(f"{x:.7g}") for x in values] for measure, values in terms.items()}
             found.append({"size": size, "setting": method.setting(strength), "terms": listed})
         yield name, {"cells": found}
@@ -149,7 +144,6 @@ def cells(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for name, row in methods.items():
             entry: dict[str, Any] = {"strength": row["strength"]}
             if row["terms"] is not None:
-                entry["images"] = len(row["terms"][MEASURES[0]])
                 for measure in MEASURES:
                     entry[measure] = _mean(row["terms"][measure])
                     entry[f"{measure}_over_uniform"] = _ratio(methods, name, REFERENCE, measure)
@@ -171,8 +165,7 @@ def _ratio(methods: dict[str, dict[str, Any]], ours: str, theirs: str, measure: 
     left, right = (methods.get(name, {}).get("terms") for name in (ours, theirs))
     if ours == theirs or left is None or right is None:
         return None
-    few = min(len(left[measure]), len(right[measure]))
-    return rounded(paired_ratio(left[measure][:few], right[measure][:few]))
+    return rounded(paired_ratio(left[measure], right[measure]))
 
 
 def counts(found: Sequence[dict[str, Any]], measure: str) -> dict[str, Any]:
@@ -190,7 +183,7 @@ def counts(found: Sequence[dict[str, Any]], measure: str) -> dict[str, Any]:
         means = {
             name: entry[measure]
             for name, entry in cell["methods"].items()
-            if isinstance(entry.get(measure), float) and entry["images"] > DEAR_IMAGES
+            if isinstance(entry.get(measure), float)
         }
         if means:
             first = min(means, key=means.__getitem__)
