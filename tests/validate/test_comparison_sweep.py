@@ -155,7 +155,7 @@ def test_a_budgeted_scheme_has_a_likelihood_and_a_certificate() -> None:
     (scheme,) = chosen_schemes(Context(own, 2), ["budgeted uniform, KL(out|p)"]).values()
     run = scheme.decode(own, [1] * 600, device="cpu", seed=1, guidance=1.5, warp=None)
     assert scheme.log_ratio is not None
-    ratio = scheme.log_ratio(score(own, run))
+    ratio = scheme.log_ratio(own, run)
     assert 0 < ratio.mean() < scheme.certificate["image_kl_output_target"]  # type: ignore[index]
     assert not scheme.lossless
 

@@ -155,7 +155,7 @@ def measure_point(
             out |= {name: plain(value) for name, value in frontier_gap(drafted, verifier, confidence).items()}
     else:
         out["accepted_length"] = plain(_accepted(run, confidence))
-        out |= _scheme_numbers(point.scheme, scores, baseline, confidence)
+        out |= _scheme_numbers(pair, point.scheme, run, baseline, confidence)
     return out
 
 
@@ -181,12 +181,12 @@ def _accepted(run: Decoded, confidence: float) -> Interval:
     return mean_interval([mean], confidence, "normal", most=float(max(run.accepted.max(), 1)))
 
 
-def _scheme_numbers(scheme: Scheme, scores: AnyScores, baseline: Baseline, confidence: float) -> dict[str, Any]:
+def _scheme_numbers(pair: Pair, scheme: Scheme, run: Decoded, baseline: Baseline, confidence: float) -> dict[str, Any]:
     """Divergences of whole images from exact likelihood ratios, where the scheme has them, and its certificates."""
     out: dict[str, Any] = {}
     if scheme.log_ratio is not None:
-        total = scores.tokens.shape[1]
-        ratios = [scheme.log_ratio(s) for s in (scores, baseline.comparing_scores)]
+        total = run.tokens.shape[1]
+        ratios = [scheme.log_ratio(pair, images) for images in (run, baseline.comparing)]
         found = ratio_divergences(ratios[0], ratios[1], confidence)
         out["image_tv"] = plain(found["total_variation"])
         for name in ("kl_output_target", "kl_target_output"):

@@ -19,10 +19,11 @@ from validate.budgeted_decoding import decode_budgeted
 from validate.comparison.methods import NEIGHBOURS, codebook_of
 from validate.decoding import Decoded
 from validate.drafters.jacobi import Coupling, decode_jacobi
+from validate.drafters.offset_laws import filter_feature_chains
 from validate.drafters.shipped import shipped_drafter
 from validate.drafters.trees import feature_proposer
 from validate.models import Pair
-from validate.scoring import AnyScores
+from validate.scoring import score
 from validate.tree_decoding import decode_tree
 from validate.tree_shapes import LANTERN_TREE, tree_of_paths
 
@@ -60,8 +61,8 @@ class Scheme:
         Its strength in its own terms.
     lossless : bool
         Whether the images follow the target's law exactly.
-    log_ratio : function scores → array (n,), optional
-        log P̂/P of images, where the scheme's law has an exact likelihood.
+    log_ratio : function (pair, images) → array (n,), optional
+        log P̂/P of decoded images, where the scheme's law has an exact likelihood.
     certificate : dict, optional
         Proved bounds by the divergence's name, for whole images.
     """
@@ -69,7 +70,7 @@ class Scheme:
     decode: Callable[..., Decoded]
     setting: str = ""
     lossless: bool = False
-    log_ratio: Callable[[AnyScores], np.ndarray] | None = None
+    log_ratio: Callable[[Pair, Decoded], np.ndarray] | None = None
     certificate: Mapping[str, float] | None = None
 
 
@@ -92,13 +93,19 @@ def _tree(verifier: Any, setting: str, *, chain: bool = False) -> Callable[[Cont
     def make(context: Context) -> Scheme:
         own = verifier(context)
         tree: Any = tree_of_paths([(0,) * d for d in range(1, context.length + 1)] if chain else LANTERN_TREE)
-        proposer = feature_proposer(shipped_drafter(context.pair, context.drafter))
+        drafter = shipped_drafter(context.pair, context.drafter)
+        proposer = feature_proposer(drafter)
         shape = f"L {context.length}" if chain else "25 nodes"
 
         def run(pair: Pair, images: Any, **options: Any) -> Decoded:
             return decode_tree(pair, own, tree, images, proposer=proposer, **options)
 
-        return Scheme(run, f"feature drafter, {shape}{setting}", own.lossless)
+        def log_ratio(pair: Pair, images: Decoded) -> np.ndarray:
+            found = filter_feature_chains(pair, drafter, images, own, context.length)
+            return np.asarray(found.log_likelihood - found.target_log_likelihood)
+
+        likely = log_ratio if chain and not own.lossless else None
+        return Scheme(run, f"feature drafter, {shape}{setting}", own.lossless, likely)
 
     return make
 
@@ -118,8 +125,8 @@ def _budget(ledger: theory.budget.Ledger) -> Callable[[Context], Scheme]:
         def run(pair: Pair, images: Any, **options: Any) -> Decoded:
             return decode_budgeted(pair, rule, context.length, images, **options).images
 
-        def log_ratio(scores: AnyScores) -> np.ndarray:
-            found = [theory.filter_budget(*piece, rule, context.length) for piece in scores.pieces()]
+        def log_ratio(pair: Pair, images: Decoded) -> np.ndarray:
+            found = [theory.filter_budget(*piece, rule, context.length) for piece in score(pair, images).pieces()]
             return np.concatenate([(f.log_likelihood - f.target_log_likelihood).cpu().numpy() for f in found])
 
         bounds = {{"tv": "image_tv", "kl": "image_kl_output_target"}.get(ledger, "image_kl_target_output"): epsilon}
@@ -152,6 +159,9 @@ SCHEMES: dict[str, Callable[[Context], Scheme]] = {
     "tree, uniform": _tree(lambda context: Verifier(theory.Relaxed(TREE_FACTOR)), f", omega {TREE_FACTOR:g}"),
     "tree, LANTERN++, G*": _tree(_lantern, f", lambda {TREE_FACTOR:g}"),
     "feature chain": _tree(lambda context: _LOSSLESS, "", chain=True),
+    "feature chain, uniform": _tree(
+        lambda context: Verifier(theory.Relaxed(TREE_FACTOR)), f", omega {TREE_FACTOR:g}", chain=True
+    ),
     "budgeted uniform, TV": _budget("tv"),
     "budgeted uniform, KL(out|p)": _budget("kl"),
     "budgeted uniform, KL(p|out)": _budget("reverse_kl"),

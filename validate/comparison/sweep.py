@@ -181,9 +181,7 @@ def counts(found: Sequence[dict[str, Any]], measure: str) -> dict[str, Any]:
     against: dict[str, dict[str, Any]] = {}
     for cell in found:
         means = {
-            name: entry[measure]
-            for name, entry in cell["methods"].items()
-            if isinstance(entry.get(measure), float)
+            name: entry[measure] for name, entry in cell["methods"].items() if isinstance(entry.get(measure), float)
         }
         if means:
             first = min(means, key=means.__getitem__)

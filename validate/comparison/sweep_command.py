@@ -16,14 +16,13 @@ from validate.comparison.parts import Parts, weights_fingerprint
 from validate.comparison.paths import MEASURES
 from validate.comparison.ratios import REFERENCE
 from validate.comparison.sweep import CANDIDATE, LENGTHS, RIVAL, SIZES, Setting, cells, counts, settings_of, sweep_rows
-from validate.comparison.table import aligned
+from validate.comparison.sweep_table import printed
 from validate.models import load, resolve_device
 
 __all__ = ["sweep"]
 
 IMAGES, QUICK_IMAGES = 32, 8
 INTERRUPTED = 130
-SHORT = {"kl_target_output": "KL(p|out)", "predictive_tv": "pred. TV", "round_bound": "round B"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -111,34 +110,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.out is not None:
         write_json(options.out, report)
     return report
-
-
-def ranking(cell: dict[str, Any], measure: str) -> str:
-    """The three least, over uniform's."""
-    name = f"{measure}_over_uniform"
-    ranked = sorted((e[name][1], m) for m, e in cell["methods"].items() if e.get(name))
-    shown = [f"{m} {cell['methods'][m][name][1]:.3f}" for _, m in ranked[:3]]
-    return "; ".join(shown)
-
-
-def printed(report: dict[str, Any]) -> str:
-    """Every cell's ranking, and the counts."""
-    lines = [["draft", "guidance", "L", "t", "KL(p|out) over uniform's, least first", f"{CANDIDATE}/{RIVAL}"]]
-    for cell in report["cells"]:
-        ratio = cell["methods"].get(RIVAL, {}).get("kl_target_output_of_candidate_over_this")
-        shown = "-" if ratio is None else f"{ratio[1]:.3f} [{ratio[0]:.3f}, {ratio[2]:.3f}]"
-        setting = [cell["draft"], f"{cell['guidance']:g}", str(cell["length"]), f"{cell['size']:g}"]
-        lines.append([*setting, ranking(cell, "kl_target_output"), shown])
-    out = [aligned(lines)]
-    for measure, tally in report["counts"].items():
-        first = ", ".join(f"{name} {n}" for name, n in sorted(tally["best"].items(), key=lambda item: -item[1]))
-        out.append(f"\n{SHORT[measure]}: best of {tally['cells']} cells: {first}; {CANDIDATE} against")
-        lines = [["", "less", "not told apart", "more", "ratios of means"]]
-        for name, n in tally["candidate_against"].items():
-            span = f"{n['least']:.3f}…{n['most']:.3f}"
-            lines.append([name, str(n["less"]), str(n["not told apart"]), str(n["more"]), span])
-        out.append(aligned(lines))
-    return "\n".join(out)
 
 
 def sweep(arguments: Sequence[str]) -> int:
