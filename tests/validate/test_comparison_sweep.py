@@ -145,6 +145,8 @@ def test_schemes_that_cannot_be_made() -> None:
     with pytest.raises(ValueError, match=r"--window must lie in 1…4 \(the image's tokens\), got 5"):
         chosen_schemes(Context(own, 2, window=5), ["SJD"])
     with pytest.raises(FileNotFoundError, match="holds no drafter; train one"):
+        chosen_schemes(Context(own, 2), ["feature chain"])
+    with pytest.raises(ValueError, match="the tree is 5 deep but an image has 4 tokens"):
         chosen_schemes(Context(own, 2), ["tree"])
     assert set(chosen_schemes(Context(own, 2, window=2), ["SJD", "coupled SJD"])) == {"SJD", "coupled SJD"}
     assert len(SCHEMES) >= 13

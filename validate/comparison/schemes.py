@@ -93,6 +93,9 @@ def _tree(verifier: Any, setting: str, *, chain: bool = False) -> Callable[[Cont
     def make(context: Context) -> Scheme:
         own = verifier(context)
         tree: Any = tree_of_paths([(0,) * d for d in range(1, context.length + 1)] if chain else LANTERN_TREE)
+        depth, total = context.length if chain else max(map(len, LANTERN_TREE)), context.pair.num_tokens
+        if depth > total:
+            raise ValueError(f"the tree is {depth} deep but an image has {total} tokens; leave it out of --schemes")
         drafter = shipped_drafter(context.pair, context.drafter)
         proposer = feature_proposer(drafter)
         shape = f"L {context.length}" if chain else "25 nodes"
