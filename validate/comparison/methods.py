@@ -18,7 +18,7 @@ import numpy as np
 import theory
 from theory import AnyVerifier, Verifier
 from theory.comparison import block_families
-from theory.families import DECAY
+from theory.families import DECAY, MILD_DECAY
 from theory.schedules import excess_schedule
 from validate.models import Pair
 
@@ -66,7 +66,7 @@ def relaxed_methods(length: int, codebook: Any) -> dict[str, Method]:
     uniform                 ω = e^s, residual G*
     COOL-SD, floored        exponential ν = .7, arithmetic mean δ = e^s − 1, max(1, ω)
     COOL-SD, no floor       the same as reconstructed from the paper
-    excess                  ω_i = 1 + d e^{−.7 i} (this project)
+    excess                  ω_i = 1 + d e^{−.7 i} (this project); "mild" with ν = .2
     LANTERN++, G*           k = 10, λ = e^s, residual G*
     LANTERN++, published    the same with the residual of its code for static trees
     Cactus, mentored, CSD   published residuals; CSD without its condition on TV
@@ -80,6 +80,9 @@ def relaxed_methods(length: int, codebook: Any) -> dict[str, Method]:
 
     def excess(s: float) -> Any:
         return excess_schedule(length, math.expm1(s), DECAY)
+
+    def mild(s: float) -> Any:
+        return excess_schedule(length, math.expm1(s), MILD_DECAY)
 
     def lantern(s: float) -> Any:
         return theory.LanternPlusPlus(near, k, math.exp(s))
@@ -111,6 +114,8 @@ def relaxed_methods(length: int, codebook: Any) -> dict[str, Method]:
         "CSD": _ruled(entropy, published(entropy), "lambda {d:.4g}"),
         "lifted uniform": _own(blocks["lifted uniform"], "omega {w:.4g}"),
         "lifted excess": _own(lambda s: theory.lifted_block(Verifier(theory.Relaxed(excess(s)))), "d {d:.4g}"),
+        "lifted mild": _own(lambda s: theory.lifted_block(Verifier(theory.Relaxed(mild(s)))), "d {d:.4g}"),
+        "capped mild": _own(lambda s: theory.capped_block(mild(s)), "d {d:.4g}"),
         "capped uniform": _own(blocks["capped uniform"], "omega {w:.4g}"),
         "capped excess": _own(blocks["capped excess"], "d {d:.4g}"),
     }

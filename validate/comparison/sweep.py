@@ -26,7 +26,7 @@ from validate.decoding import Decoded, decode
 from validate.models import Pair
 from validate.scoring import AnyScores, score
 
-__all__ = ["CANDIDATE", "RIVAL", "Setting", "cells", "counts", "settings_of", "sweep_rows", "sweep_setting"]
+__all__ = ["CANDIDATE", "RIVAL", "Setting", "cells", "counts", "settings_of", "standing", "sweep_rows", "sweep_setting"]
 
 CANDIDATE, RIVAL = "capped excess", "lifted excess"
 LENGTHS = (3, 5, 8)
@@ -166,6 +166,31 @@ def _ratio(methods: dict[str, dict[str, Any]], ours: str, theirs: str, measure: 
     if ours == theirs or left is None or right is None:
         return None
     return rounded(paired_ratio(left[measure], right[measure]))
+
+
+def standing(found: Sequence[dict[str, Any]], measure: str) -> dict[str, dict[str, float]]:
+    """How each method stands over all cells it was compared in, by one measure.
+
+    Returns
+    -------
+    dict
+        By method: "cells"; "over_uniform", the geometric mean of its ratios to uniform; "behind_best", the largest ratio
+        of its mean to the least of any method in the cell.
+    """
+    ratios: dict[str, list[tuple[float, float]]] = {}
+    for cell in found:
+        means = {n: e[measure] for n, e in cell["methods"].items() if isinstance(e.get(measure), float)}
+        for name, mean in means.items():
+            if means.get(REFERENCE, 0.0) > 0 and min(means.values()) > 0:
+                ratios.setdefault(name, []).append((mean / means[REFERENCE], mean / min(means.values())))
+    return {
+        name: {
+            "cells": len(pairs),
+            "over_uniform": float(f"{np.exp(np.mean(np.log([a for a, _ in pairs]))):.4g}"),
+            "behind_best": float(f"{max(b for _, b in pairs):.4g}"),
+        }
+        for name, pairs in ratios.items()
+    }
 
 
 def counts(found: Sequence[dict[str, Any]], measure: str) -> dict[str, Any]:

@@ -15,7 +15,18 @@ from validate.comparison.methods import relaxed_methods
 from validate.comparison.parts import Parts, weights_fingerprint
 from validate.comparison.paths import MEASURES
 from validate.comparison.ratios import REFERENCE
-from validate.comparison.sweep import CANDIDATE, LENGTHS, RIVAL, SIZES, Setting, cells, counts, settings_of, sweep_rows
+from validate.comparison.sweep import (
+    CANDIDATE,
+    LENGTHS,
+    RIVAL,
+    SIZES,
+    Setting,
+    cells,
+    counts,
+    settings_of,
+    standing,
+    sweep_rows,
+)
 from validate.comparison.sweep_table import printed
 from validate.models import load, resolve_device
 
@@ -105,6 +116,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     report = {
         "settings": common | {"drafts": drafts, "guidance": scales, "lengths": lengths, "methods": options.methods},
         "counts": {measure: counts(found, measure) for measure in MEASURES},
+        "standing": {measure: standing(found, measure) for measure in MEASURES},
         "cells": found,
     }
     if options.out is not None:

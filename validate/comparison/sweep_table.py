@@ -38,6 +38,10 @@ def printed(report: dict[str, Any]) -> str:
             span = f"{n['least']:.3f}…{n['most']:.3f}"
             lines.append([name, str(n["less"]), str(n["not told apart"]), str(n["more"]), span])
         out.append(aligned(lines))
+        lines = [["", "cells", "over uniform, geometric mean", "behind the best, at most"]]
+        ranked = sorted(report["standing"][measure].items(), key=lambda item: item[1]["over_uniform"])
+        lines += [[n, str(e["cells"]), f"{e['over_uniform']:.3f}", f"{e['behind_best']:.3f}"] for n, e in ranked]
+        out.append(aligned(lines))
     return "\n".join(out)
 
 
