@@ -174,8 +174,8 @@ def standing(found: Sequence[dict[str, Any]], measure: str) -> dict[str, dict[st
     Returns
     -------
     dict
-        By method: "cells"; "over_uniform", the geometric mean of its ratios to uniform; "behind_best", the largest ratio
-        of its mean to the least of any method in the cell.
+        By method: "cells"; "over_uniform", the geometric mean of its ratios to uniform; "behind_best", the largest
+        ratio of its mean to the least of any method in the cell.
     """
     ratios: dict[str, list[tuple[float, float]]] = {}
     for cell in found:
