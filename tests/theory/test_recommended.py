@@ -13,7 +13,7 @@ from tests.theory.helpers import random_tree
 
 def test_it_is_capped_verification_with_the_excess_schedule() -> None:
     rule = theory.recommended_verifier(3, 0.8)
-    np.testing.assert_array_equal(rule.omega, theory.capped_block(theory.excess_schedule(3, 0.8)).omega)
+    np.testing.assert_array_equal(rule.omega, theory.capped_block(theory.excess_schedule(3, 0.8, 0.2)).omega)
     assert not rule.lossless
     assert theory.recommended_verifier(3, 0.0).lossless
     for length, excess in ((0, 1.0), (3, -0.1), (3, math.inf)):

@@ -71,7 +71,7 @@ def test_methods_are_matched_on_the_images_they_are_compared_on() -> None:
     scores = score(pair(), decode(pair(), None, 0, 24, device="cpu"))
     matcher = Matcher(scores, 2)
     wanted = matcher.ends[0] + 0.4 * (matcher.ends[1] - matcher.ends[0])
-    names = ["uniform", "excess", "lifted excess", CANDIDATE]
+    names = ["uniform", "excess", RIVAL, CANDIDATE]
     for name, part in sweep_setting(scores, Setting("tiny", 1.5, 2), CODEBOOK, (0.4,), names):
         (cell,) = part["cells"]
         assert len(cell["terms"]["kl_target_output"]) == 24

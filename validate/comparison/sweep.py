@@ -28,7 +28,8 @@ from validate.scoring import AnyScores, score
 
 __all__ = ["CANDIDATE", "RIVAL", "Setting", "cells", "counts", "settings_of", "standing", "sweep_rows", "sweep_setting"]
 
-CANDIDATE, RIVAL = "capped excess", "lifted excess"
+CANDIDATE, RIVAL = "capped mild", "capped excess"
+"""The recommended rule, and the one a prototype named best before this sweep."""
 LENGTHS = (3, 5, 8)
 SIZES = (0.3, 0.5, 0.7)
 SPREAD = {"mentored": 0, "Cactus": 0, "LANTERN++, G*": 1, "LANTERN++, published": 1}

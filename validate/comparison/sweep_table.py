@@ -11,6 +11,7 @@ from validate.comparison.table import aligned
 
 __all__ = ["printed", "summary"]
 
+QUOTED = ("capped excess", "lifted uniform", "uniform", "COOL-SD, floored")
 SHORT = {"kl_target_output": "KL(p|out)", "predictive_tv": "pred. TV", "round_bound": "round B"}
 
 
@@ -51,20 +52,17 @@ def _span(ratios: Sequence[float]) -> str:
 
 def summary(report: dict[str, Any], measure: str = "kl_target_output") -> str:
     """One sentence on the candidate, as the README quotes it."""
-    found, tally = report["cells"], report["counts"][measure]
-    over = f"{measure}_over_uniform"
+    found, tally, stand = report["cells"], report["counts"][measure], report["standing"][measure]
     by_size = []
     for size in sorted({cell["size"] for cell in found}):
-        ratios = [
-            c["methods"][CANDIDATE][over][1] for c in found if c["size"] == size and c["methods"][CANDIDATE].get(over)
-        ]
+        entries = [cell["methods"].get(CANDIDATE, {}) for cell in found if cell["size"] == size]
+        ratios = [e[f"{measure}_over_uniform"][1] for e in entries if e.get(f"{measure}_over_uniform")]
         by_size.append(f"{_span(ratios)} at t = {size:g}")
-    against = tally["candidate_against"]
-    uniform, rival = against[REFERENCE], against[RIVAL]
+    uniform = tally["candidate_against"][REFERENCE]
     compared = sum(uniform[name] for name in ("less", "not told apart", "more"))
+    behind = ", ".join(f"{name} {stand[name]['behind_best']:.2f}" for name in QUOTED)
     return (
-        f"over {tally['cells']} cells it has the least KL(p‖out) per token in {tally['best'].get(CANDIDATE, 0)} and "
-        f"less than uniform relaxation in {uniform['less']} of {compared} (ratios {'; '.join(by_size)}); against the "
-        f"lifted version of the same schedule it has less in {rival['less']}, is not told apart in "
-        f"{rival['not told apart']} and has more in {rival['more']} ({rival['least']:.2f} to {rival['most']:.2f})"
+        f"over {tally['cells']} settings its KL(p‖out) per token is {stand[CANDIDATE]['over_uniform']:.2f} of uniform "
+        f"relaxation's on average ({'; '.join(by_size)}), told apart and less in {uniform['less']} of {compared}; it is "
+        f"never more than {stand[CANDIDATE]['behind_best']:.2f} times the best method's there ({behind})"
     )
