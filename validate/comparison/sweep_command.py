@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulate.files import write_json
+from simulate.files import write_atomically
 from validate.comparison.methods import relaxed_methods
 from validate.comparison.parts import Parts, weights_fingerprint
 from validate.comparison.paths import MEASURES
@@ -120,8 +121,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "cells": found,
     }
     if options.out is not None:
-        write_json(options.out, report)
+        write_atomically(options.out, _one_line_a_cell(report).encode())
     return report
+
+
+def _one_line_a_cell(report: dict[str, Any]) -> str:
+    """JSON that a reader can scan and that stays small."""
+    head = json.dumps({name: value for name, value in report.items() if name != "cells"}, indent=1, ensure_ascii=False)
+    cell_lines = ",\n  ".join(json.dumps(cell, ensure_ascii=False) for cell in report["cells"])
+    return f'{head[:-2]},\n "cells": [\n  {cell_lines}\n ]\n}}\n'
 
 
 def sweep(arguments: Sequence[str]) -> int:

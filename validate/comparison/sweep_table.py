@@ -11,7 +11,10 @@ from validate.comparison.table import aligned
 
 __all__ = ["printed", "summary"]
 
-QUOTED = ("capped excess", "lifted uniform", "uniform", "COOL-SD, floored")
+QUOTED = {
+    "capped excess": "the same with ν = .7", "lifted uniform": "lifted uniform", "uniform": "uniform",
+    "COOL-SD, floored": "floored COOL-SD",
+}  # fmt: skip
 SHORT = {"kl_target_output": "KL(p|out)", "predictive_tv": "pred. TV", "round_bound": "round B"}
 
 
@@ -60,9 +63,9 @@ def summary(report: dict[str, Any], measure: str = "kl_target_output") -> str:
         by_size.append(f"{_span(ratios)} at t = {size:g}")
     uniform = tally["candidate_against"][REFERENCE]
     compared = sum(uniform[name] for name in ("less", "not told apart", "more"))
-    behind = ", ".join(f"{name} {stand[name]['behind_best']:.2f}" for name in QUOTED)
+    behind = ", ".join(f"{label} {stand[name]['behind_best']:.2f}" for name, label in QUOTED.items())
     return (
         f"over {tally['cells']} settings its KL(p‖out) per token is {stand[CANDIDATE]['over_uniform']:.2f} of uniform "
-        f"relaxation's on average ({'; '.join(by_size)}), told apart and less in {uniform['less']} of {compared}; it is "
-        f"never more than {stand[CANDIDATE]['behind_best']:.2f} times the best method's there ({behind})"
+        f"relaxation's on average ({'; '.join(by_size)}), told apart and less in {uniform['less']} of {compared}; "
+        f"it is never more than {stand[CANDIDATE]['behind_best']:.2f} times the best method's there ({behind})"
     )
