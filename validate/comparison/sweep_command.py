@@ -147,7 +147,8 @@ def sweep(arguments: Sequence[str]) -> int:
         return 2
     print(printed(report))
     print(
-        f"paired intervals at 95 % each; {options.images} images of the target; {time.perf_counter() - began:.0f} s, "
+        f"paired intervals at 95 % each, without the error of matching; {options.images} images of the target; "
+        f"{time.perf_counter() - began:.0f} s, "
         f"{time.process_time():.0f} s of the processor"
     )
     if options.out is not None:
