@@ -9,7 +9,7 @@ The intervals take the strengths as given. Predicted tokens per call are importa
 images, and their error moves the strengths: with 32 images, another 32 changed a block rule's ratio to uniform by a
 fifth typically (a third at t = .3), and the ratio of two block rules by a twentieth (a quarter at most). So a ratio
 between block rules near one is not a difference in a single cell, even where its interval says so; averages over cells
-kept their order.
+kept this project's recommended rule first (24 cells).
 
 A method is *best* in a cell by a measure if its mean is the least; it is *told apart* from another if the interval of
 their paired ratio excludes one.
