@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from validate.comparison.sweep import counts
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -55,3 +58,16 @@ def test_links_and_pictures_exist() -> None:
     for room in ("theory", "simulate", "validate", "paper_figures", "notebooks", "tests"):
         assert f"`{room}/`" in TEXT
         assert (ROOT / room).is_dir()
+
+
+def test_the_recommended_rule_s_numbers_are_the_report_s() -> None:
+    from validate.comparison.sweep_table import summary
+
+    (path,) = re.findall(r"\[report\]\((validate/reports/sweep[^)]+)\)", TEXT)
+    report = json.loads((ROOT / path).read_text(encoding="utf-8"))
+    sentence = summary(report)
+    assert sentence in " ".join(TEXT.split())
+    fewer = {**report, "cells": report["cells"][:-1]}
+    fewer["counts"] = {m: counts(fewer["cells"], m) for m in report["counts"]}
+    assert {m: counts(report["cells"], m) for m in report["counts"]} == report["counts"]
+    assert summary(fewer) != sentence

@@ -42,6 +42,7 @@ from theory.optimal import OptimalVerifier, TableVerifier, optimal_verifier
 from theory.programmes import ResidualProgramme, best_residual
 from theory.proofs import Proof, prove_one_position_line, prove_prop_1, prove_ratio_cap, prove_residual
 from theory.published import lantern_verifier, published_rules, published_verifier
+from theory.recommended import recommended_verifier
 from theory.renewal import round_starts, survival_along_paths
 from theory.residual_choice import ResidualChoice, residual_choice
 from theory.residuals import (
@@ -229,6 +230,7 @@ __all__ = [
     "published_rules",
     "published_verifier",
     "ratio_certificate",
+    "recommended_verifier",
     "residual_after",
     "residual_choice",
     "reversed_schedule",

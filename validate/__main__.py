@@ -19,9 +19,9 @@ from typing import Any
 import theory
 from simulate.files import write_json
 from theory import AnyVerifier, Verifier
-from validate import compare
 from validate.batches import Decoded
 from validate.cascade import command as cascade
+from validate.comparison import command as compare
 from validate.measurement import Baseline, measure, sample_baseline
 from validate.models import Pair, Warp, load, resolve_device
 from validate.models.checkpoints import DTYPES

@@ -1,0 +1,72 @@
+"""Finished parts of a run on disk, so that a run that was stopped goes on where it stood."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from simulate.files import write_json
+from validate.models import Pair
+
+__all__ = ["Parts", "file_name", "weights_fingerprint"]
+
+
+def file_name(name: str) -> str:
+    """A name as a file's: letters and digits stay."""
+    return "".join(c if c.isalnum() else "-" for c in name.replace("G*", "optimal"))
+
+
+class Parts:
+    """A folder of finished parts beside --out; one made with other settings is refused.
+
+    Parameters
+    ----------
+    out : Path, optional
+        Without one nothing is kept.
+    settings : dict
+        What every part depends on.
+
+    Raises
+    ------
+    ValueError
+        The folder was begun with other settings; names the first.
+    """
+
+    def __init__(self, out: Path | None, settings: dict[str, Any]) -> None:
+        self.folder = None if out is None else out.with_name(out.name + ".parts")
+        if self.folder is None:
+            return
+        self.folder.mkdir(exist_ok=True)
+        file = self.folder / "settings.json"
+        if not file.exists():
+            write_json(file, settings)
+        found = json.loads(file.read_text())
+        for name in settings:
+            if found.get(name) != settings[name]:
+                raise ValueError(
+                    f"{self.folder} was begun with {name} = {found.get(name)!r}, now it is {settings[name]!r}: choose "
+                    "another --out, or delete the folder"
+                )
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The stored numbers of a part, if it is done."""
+        file = None if self.folder is None else self.folder / f"{key}.json"
+        if file is None or not file.exists():
+            return None
+        return dict(json.loads(file.read_text()))
+
+    def put(self, key: str, row: dict[str, Any]) -> None:
+        """Store a finished part."""
+        if self.folder is not None:
+            write_json(self.folder / f"{key}.json", row)
+
+
+def weights_fingerprint(pair: Pair) -> str:
+    """Of the networks' weights, so that results of another training are not taken for these."""
+    digest = hashlib.sha256()
+    for model in (pair.target, pair.draft):
+        for name, value in getattr(model, "state_dict", dict)().items():
+            digest.update(name.encode() + value.detach().double().sum().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
