@@ -11,6 +11,7 @@ Code blocks are run by `tests/test_readme.py` and `tests/notebooks`; of them onl
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -24,6 +25,7 @@ import theory
 from paper_figures import record
 from paper_figures.tables import select
 from simulate.testing import check_law, reference_sampler
+from validate.comparison.sweep_table import summary
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDED = 1.05
@@ -66,8 +68,22 @@ def rounds(said: str, smallest_tv: float) -> str:
     return near(said, check_law(reference_sampler(lossless), smallest_tv=smallest_tv).rounds)
 
 
+def sweep(name: str) -> dict[str, object]:
+    """Report of `python -m validate compare --sweep`."""
+    return dict(json.loads((ROOT / "validate" / "reports" / name).read_text(encoding="utf-8")))
+
+
+def recommended() -> dict[str, object]:
+    """The sentence on the recommended rule, and the settings of the sweep on other images."""
+    ours, again = sweep("sweep-cpu-2026-11-30.json"), sweep("sweep-seed1-cpu-2026-11-30.json")
+    return {"sentence": summary(ours), "images": ours["settings"]["images"], "cells": len(again["cells"])}  # type: ignore[index, arg-type]
+
+
 README = "README.md"
 QUOTES = [
+    Quote(README, "{sentence} ([report]", lambda: {"sentence": recommended()["sentence"]}),
+    Quote(README, "With {images} images a cell", lambda: {"images": recommended()["images"]}),
+    Quote(README, "on other images ({cells} of the settings)", lambda: {"cells": recommended()["cells"]}),
     Quote(
         README,
         "on {passed} of the {all} built-in pairs; on {found} of them any law at TV ≥ {tv} would have been found with "
@@ -82,6 +98,8 @@ QUOTES = [
 NO_RESULTS = {
     README: {
         "Python 3.11 or newer": "version",
+        "e^{−.2 i}": "the rule's definition",
+        "under weak guidance ν = .7": "a setting",
         "about ten minutes on two cores": "expected time; each figure's own stands in the gallery",
         "in about a minute": "expected time of a command",
         "in ninety seconds": "expected time of a command",
