@@ -39,7 +39,7 @@ LANTERN: dict[str, Any] = {"color": style.ORANGE, "linestyle": "--"}
 TILTED: dict[str, Any] = {"color": style.PURPLE, "linestyle": ":"}
 LIFTED: dict[str, Any] = {"color": style.GREEN, "linestyle": "-."}
 CAPPED: dict[str, Any] = {"color": style.SKY, "linestyle": "-", "markerfacecolor": "white"}
-BUDGET: dict[str, Any] = {"color": style.RED, "linestyle": "none"}
+BUDGET: dict[str, Any] = {"color": style.RED, "linestyle": "none", "markerfacecolor": "none", "markersize": 6}
 LOOKS: dict[str, dict[str, Any]] = {
     UNIFORM: {"color": style.BLACK, "linestyle": "-", "marker": "o", "linewidth": 2.0},
     "COOL-SD, floored": SCHEDULE | {"marker": "s"},
@@ -56,17 +56,17 @@ LOOKS: dict[str, dict[str, Any]] = {
     "capped uniform": CAPPED | {"marker": "o"},
     "capped excess": CAPPED | {"marker": "^"},
     "capped mild": CAPPED | {"marker": "v"},
-    "budgeted uniform, TV": BUDGET | {"marker": "1"},
-    "budgeted uniform, KL(out|p)": BUDGET | {"marker": "2"},
-    "budgeted uniform, KL(p|out)": BUDGET | {"marker": "3"},
+    "budgeted uniform, TV": BUDGET | {"marker": "<"},
+    "budgeted uniform, KL(out|p)": BUDGET | {"marker": "p"},
+    "budgeted uniform, KL(p|out)": BUDGET | {"marker": ">"},
     "feature chain, uniform": {"color": style.GREY, "linestyle": "none", "marker": "h"},
 }
-"""One colour and dash a family, markers for its members; hollow markers: capped blocks and a published residual."""
+"""One colour and dash a family, markers for its members; hollow markers: capped blocks, budgets, a published residual."""
 OTHER: dict[str, Any] = {"color": style.GREY, "linestyle": ":", "marker": "."}
 ALSO = ("SJD", "coupled SJD", "tree")
 """Methods off the axes that a report may lack, for the caption."""
 DISTANCES = {"kl_output_target": "KL(out‖target) a token, nats (log scale)", "image_tv": "TV of a whole image"}
-OFF_AXES = {"nll_per_token": "nats a token, target", "judge_accuracy": "judge recognises"}
+OFF_AXES = {"nll_per_token": "nats a token under the target", "judge_accuracy": "share of images the judge recognises"}
 QUANTITIES = ("tokens_per_call", *DISTANCES, *OFF_AXES)
 PLACES = {LOSSLESS: (style.BLACK, "*"), UNKNOWN: (style.RED, "o")}
 
@@ -188,6 +188,8 @@ def _draw_strip(axes: list[Axes], rows: Rows) -> None:
         panel.set_yticks(range(len(lines)), [row["method"] for row in lines] if quantity == "tokens_per_call" else [])
         panel.set_xlabel({"tokens_per_call": "tokens per target call"}.get(quantity, OFF_AXES.get(quantity, "")))
         panel.grid(axis="y", visible=False)
+        panel.tick_params(axis="y", length=0)
+        panel.axhline(len(select(lines, place=LOSSLESS)) - 0.5, color=style.GREY, lw=0.7)
     for panel in axes[len(quantities) :]:
         panel.axis("off")
     axes[0].set_title("speed alone: lossless (stars), and without a known law (circles)", loc="left")
