@@ -76,7 +76,8 @@ def newest(folder: Path = REPORTS) -> dict[str, Any]:
     found = sorted(folder.glob(f"{PREFIX}*.json"))
     if not found:
         raise FileNotFoundError(
-            f"no {PREFIX}*.json in {folder}; make one: python -m validate cascade --out validate/reports/{PREFIX}cpu.json"
+            f"no {PREFIX}*.json in {folder}; make one: "
+            f"python -m validate cascade --out validate/reports/{PREFIX}cpu.json"
         )
     report: dict[str, Any] = json.loads(found[-1].read_text(encoding="utf-8"))
     return report
@@ -174,7 +175,7 @@ def _draw_images(panel: Axes, rows: Rows) -> None:
     for row in select(cells, group=TARGET):
         panel.axhspan(row["nll_per_token_lower"], row["nll_per_token_upper"], color="#E4E4E4", zorder=0)
         panel.axhline(row["nll_per_token"], color=style.GREY, lw=0.9)
-        panel.text(0.99, row["nll_per_token_upper"], "the target's own images", transform=panel.get_yaxis_transform(),
+        panel.text(0.99, row["nll_per_token_lower"], "the target's own images", transform=panel.get_yaxis_transform(),
                    ha="right", va="bottom", fontsize=7)  # fmt: skip
     for row in select(cells, group=BREADTH):
         x, y = row["tokens_per_call"], row["nll_per_token"]
@@ -252,7 +253,9 @@ def properties_hold(rows: Rows) -> tuple[bool, bool]:
 def node_ratios(rows: Rows, rival: str, quantity: str) -> list[float]:
     """The breadth rule's distance over a rival's at equal acceptance, one a threshold."""
     theirs = {row["tau"]: row[quantity] for row in select(rows, part=NODE, group=rival)}
-    return [row[quantity] / theirs[row["tau"]] for row in select(rows, part=NODE, group=BREADTH) if row["tau"] in theirs]
+    return [
+        row[quantity] / theirs[row["tau"]] for row in select(rows, part=NODE, group=BREADTH) if row["tau"] in theirs
+    ]
 
 
 def behind_cool(rows: Rows) -> tuple[int, int]:
@@ -264,6 +267,13 @@ def behind_cool(rows: Rows) -> tuple[int, int]:
         for row in ours
     ]  # fmt: skip
     return sum(beaten), len(ours)
+
+
+def depth_like_target(rows: Rows) -> tuple[int, Rows]:
+    """How many depth settings' nats have an interval that meets that of the target's own images; and all of them."""
+    ours, target = select(rows, part=IMAGE, group=DEPTH), select(rows, part=IMAGE, group=TARGET)
+    lower, upper = "nll_per_token_lower", "nll_per_token_upper"
+    return sum(row[lower] <= t[upper] and t[lower] <= row[upper] for row in ours for t in target), ours
 
 
 def _range(values: list[float]) -> str:
@@ -290,6 +300,14 @@ def claim(rows: Rows) -> str:
     if IMAGE in have:
         beaten, of = behind_cool(rows)
         parts.append(f"On images COOL-SD beats {beaten} of {of} breadth settings in speed and nats under the target.")
+        alike, depth = depth_like_target(rows)
+        if depth:
+            parts.append(
+                f"By depth alone: {min(column(depth, 'tokens_per_call')):.2f}–"
+                f"{max(column(depth, 'tokens_per_call')):.2f} tokens a call (lossless "
+                f"{select(rows, part=IMAGE, group=PLAIN)[0]['tokens_per_call']:.2f}), {alike} of {len(depth)} settings "
+                "not told from the target in nats."
+            )
     return " ".join(parts)
 
 
@@ -309,10 +327,11 @@ def caption(rows: Rows) -> str:
     return (
         f"The rule is reconstructed (CASCADE's formulas could not be read). Pair {one['pair']}, guidance "
         f"{one['guidance']:g}, {one['tree']}, {one['images']} images, seed {one['seed']}; bars: 95 % intervals, images "
-        f"as units. a, b: estimates on lossless decoding's trees ({pairs}; several d are pooled in bins); bins of fewer "
-        f"than {FEW} pairs have no TV, and bins no intervals. c: estimates; trees have no closed likelihood, so nats "
-        "under the target stand in for a distance: too low is as wrong as too high. d, e: exact laws of two-children "
-        "nodes at the target's own prefixes, averaged; single steps, not images; COOL-SD at one node is one ω. "
+        f"as units. a, b: estimates on lossless decoding's trees ({pairs}; several d are pooled in bins); bins of "
+        f"fewer than {FEW} pairs have no TV, and bins no intervals; the depth rule itself sees only the siblings' own "
+        "cosine. c: estimates; trees have no closed likelihood, so nats under the target stand in for a distance: too "
+        "low is as wrong as too high. d, e: exact laws of two-children nodes at the target's own prefixes, averaged; "
+        "single steps, not images; COOL-SD at one node is one ω. "
         f"{trained}{'Not in this report: ' + ', '.join(lacking) + '.' if lacking else ''}"
     )
 

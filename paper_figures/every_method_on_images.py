@@ -61,7 +61,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "budgeted uniform, KL(p|out)": BUDGET | {"marker": ">"},
     "feature chain, uniform": {"color": style.GREY, "linestyle": "none", "marker": "h"},
 }
-"""One colour and dash a family, markers for its members; hollow markers: capped blocks, budgets, a published residual."""
+"""One colour and dash a family, markers for its members; hollow: capped blocks, budgets, a published residual."""
 OTHER: dict[str, Any] = {"color": style.GREY, "linestyle": ":", "marker": "."}
 ALSO = ("SJD", "coupled SJD", "tree")
 """Methods off the axes that a report may lack, for the caption."""
@@ -164,9 +164,7 @@ def _draw_distance(panel: Axes, rows: Rows, quantity: str) -> None:
 
 def _off_axes(rows: Rows) -> Rows:
     """Lossless methods, then those without a likelihood, each slow to fast."""
-    return [
-        row for name in PLACES for row in sorted(select(rows, place=name), key=lambda row: row["tokens_per_call"])
-    ]
+    return [row for name in PLACES for row in sorted(select(rows, place=name), key=lambda row: row["tokens_per_call"])]
 
 
 def _draw_strip(axes: list[Axes], rows: Rows) -> None:
