@@ -145,8 +145,7 @@ def _bars(cell: Rows, quantity: str) -> list[list[float]]:
 
 def _cross(panel: Axes, cell: Rows, x: str, y: str, mark: dict[str, Any]) -> None:
     """A curve with both intervals."""
-    ends = {"xerr": _bars(cell, x), "yerr": _bars(cell, y)}
-    panel.errorbar(column(cell, x), column(cell, y), **ends, **({"elinewidth": 0.7} | mark))
+    panel.errorbar(column(cell, x), column(cell, y), _bars(cell, y), _bars(cell, x), **({"elinewidth": 0.7} | mark))
 
 
 def _draw_pairs(shares: Axes, laws: Axes, rows: Rows) -> None:
@@ -299,7 +298,7 @@ def claim(rows: Rows) -> str:
         )
     if IMAGE in have:
         beaten, of = behind_cool(rows)
-        parts.append(f"On images COOL-SD beats {beaten} of {of} breadth settings in speed and nats under the target.")
+        parts.append(f"On images COOL-SD beats {beaten} of {of} breadth settings in speed with likelier images.")
         alike, depth = depth_like_target(rows)
         if depth:
             parts.append(

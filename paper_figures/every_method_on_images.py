@@ -144,9 +144,8 @@ def _draw_distance(panel: Axes, rows: Rows, quantity: str) -> None:
     for method in distinct(cell, "method"):
         line = select(cell, method=method)
         x, y = column(line, "tokens_per_call"), column(line, quantity)
-        ends = {"xerr": _bars(line, "tokens_per_call"), "yerr": _bars(line, quantity)}
-        mark = _mark(method)
-        panel.errorbar(x, y, **ends, color=mark["color"], linestyle="none", elinewidth=0.5, alpha=0.4, zorder=1)
+        up, across, mark = _bars(line, quantity), _bars(line, "tokens_per_call"), _mark(method)
+        panel.errorbar(x, y, up, across, color=mark["color"], linestyle="none", elinewidth=0.5, alpha=0.4, zorder=1)
         panel.plot(x, y, **({"linewidth": 1.0, "zorder": 3} | mark))
     for row in select(rows, place=LOSSLESS):
         if row["method"] in (PLAIN, BLOCK):
@@ -200,7 +199,8 @@ def draw(rows: Rows) -> Picture:
     known = panels(rows)
     lines = len(_off_axes(rows))
     figure = New(figsize=(12.6, 6.3 + 0.19 * lines), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(5.6, 1.2 + 0.19 * lines), hspace=0.03)
+    parts: Any = figure.subfigures(2, 1, height_ratios=(5.6, 1.2 + 0.19 * lines), hspace=0.03)
+    above, below = parts
     for panel, quantity in zip(above.subplots(1, max(len(known), 1), squeeze=False)[0], known, strict=False):
         _draw_distance(panel, rows, quantity)
     _draw_strip(list(below.subplots(1, 3, width_ratios=(2.2, 1.4, 1.4))), rows)
@@ -235,9 +235,8 @@ def _sizes(rows: Rows) -> list[float]:
 def claim(rows: Rows) -> str:
     """The least KL at the least and the greatest size, and what is no faster than a lossless rule."""
     parts = []
-    for size in dict.fromkeys((_sizes(rows) or [None])[i] for i in (0, -1)):
-        if size is None:
-            continue
+    sizes = _sizes(rows)
+    for size in dict.fromkeys((*sizes[:1], *sizes[-1:])):
         first, near = least(rows, size)
         uniform = select(rows, method=UNIFORM, size=size)
         share = first["kl_output_target"] / uniform[0]["kl_output_target"] if uniform else None
