@@ -158,7 +158,7 @@ def _real() -> Rows:
     found = report()
     if found is None:
         return []
-    content, rows = found[1], []
+    content, rows = found, []
     for rule, row in reported(content["rows"]):
         least, most = hellinger_bounds(row["image_hellinger"][1] ** 2)
         counts = {"kind": "estimate", "images_lower": least, "images_upper": most}

@@ -19,22 +19,19 @@ defined (`validate.cascade`).
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paper_figures import style
-from paper_figures.quality_against_length import REPORTS, interval
 from paper_figures.registry import Context, Figure, Row, Rows, register
+from paper_figures.reports import interval, newest_report
 from paper_figures.tables import column, distinct, select
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-PREFIX = "cascade-"
 BIN, MEAN, NODE, IMAGE, TRAINING = "bin", "mean", "node", "image", "training"
 SIBLINGS, UNRELATED, BEHIND = "siblings", "unrelated nodes", "same tokens behind two siblings"
 TARGET, PLAIN = "target, no drafting", "lossless"
@@ -63,24 +60,6 @@ METHODS: dict[str, dict[str, Any]] = {
     BOTH: {"color": style.GREEN, "marker": "X", "linestyle": "none", "markersize": 7},
 }
 SIGNS = {"delta": "δ", "lambda": "λ", "tau_b": "τ_b", "tau_d": "τ_d"}
-
-
-def newest(folder: Path = REPORTS) -> dict[str, Any]:
-    """The last report by file name.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none; the message says how one is made.
-    """
-    found = sorted(folder.glob(f"{PREFIX}*.json"))
-    if not found:
-        raise FileNotFoundError(
-            f"no {PREFIX}*.json in {folder}; make one: "
-            f"python -m validate cascade --out validate/reports/{PREFIX}cpu.json"
-        )
-    report: dict[str, Any] = json.loads(found[-1].read_text(encoding="utf-8"))
-    return report
 
 
 def label(setting: dict[str, float]) -> str:
@@ -135,7 +114,7 @@ def rows_of(report: dict[str, Any]) -> Rows:
 
 def build(context: Context) -> Rows:
     """Rows of the newest report."""
-    return rows_of(newest())
+    return rows_of(newest_report("cascade"))
 
 
 def _bars(cell: Rows, quantity: str) -> list[list[float]]:

@@ -14,16 +14,14 @@ Source: the report, `python -m validate compare` (`validate.comparison` says how
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.lines import Line2D
 
 from paper_figures import style
-from paper_figures.quality_against_length import PREFIX, REPORTS, interval
 from paper_figures.registry import Context, Figure, Row, Rows, register
+from paper_figures.reports import interval, newest_report
 from paper_figures.tables import column, distinct, select
 
 if TYPE_CHECKING:
@@ -71,24 +69,6 @@ QUANTITIES = ("tokens_per_call", *DISTANCES, *OFF_AXES)
 PLACES = {LOSSLESS: (style.BLACK, "*"), UNKNOWN: (style.RED, "o")}
 
 
-def newest(folder: Path = REPORTS) -> dict[str, Any]:
-    """The last comparison by file name; reports of sweeps, whose names begin alike but which have no rows, are not.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none; the message says how one is made.
-    """
-    for path in sorted(folder.glob(f"{PREFIX}*.json"), reverse=True):
-        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if "rows" in report:
-            return report
-    raise FileNotFoundError(
-        f"no {PREFIX}*.json with rows in {folder}; make one: "
-        f"python -m validate compare --out validate/reports/{PREFIX}cpu.json"
-    )
-
-
 def place(row: Row) -> str:
     """Where a measured method is shown: on the axes of distance, or below as lossless or without a likelihood."""
     if row["lossless"]:
@@ -114,7 +94,7 @@ def rows_of(report: dict[str, Any]) -> Rows:
 
 def build(context: Context) -> Rows:
     """One row per method and size."""
-    return rows_of(newest())
+    return rows_of(newest_report("compare"))
 
 
 def shown(rows: Rows, quantity: str) -> Rows:

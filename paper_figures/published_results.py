@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import theory
 from paper_figures import style
-from paper_figures.quality_against_length import interval, newest_report
 from paper_figures.registry import Context, Figure, Row, Rows, register
+from paper_figures.reports import interval, newest_report
 from paper_figures.tables import distinct, select
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _setting(words: str) -> str | None:
 
 
 def _from_report() -> Rows:
-    report = newest_report()
+    report = newest_report("compare")
     settings = report["settings"]
     rows: Rows = []
     for found in report["rows"]:

@@ -8,23 +8,20 @@ the two readings of COOL-SD: as reconstructed, and with max(1, ω_i).
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulate
 import theory
 from paper_figures import pairs, style
 from paper_figures.registry import Context, Figure, Row, Rows, register
+from paper_figures.reports import interval, newest_report
 from paper_figures.tables import column, distinct, select
 from theory.comparison import block_families
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-REPORTS = Path(__file__).resolve().parent.parent / "validate" / "reports"
-PREFIX = "compare-"
 HEIGHT, WIDTH, COLOURS, LENGTH, DISTANCE = 3, 4, 2, 4, 0.2
 TOKENS = HEIGHT * WIDTH
 SIZES, QUICK_SIZES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), (0.3, 0.7)
@@ -61,31 +58,8 @@ PANELS = {
 }
 
 
-def newest_report(folder: Path = REPORTS) -> Any:
-    """The last comparison report by file name.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none; the message says how one is made.
-    """
-    found = sorted(folder.glob(f"{PREFIX}*.json"))
-    if not found:
-        raise FileNotFoundError(
-            f"no {PREFIX}*.json in {folder}; make one: python -m validate compare --out {folder.name}/{PREFIX}cpu.json"
-        )
-    return json.loads(found[-1].read_text(encoding="utf-8"))
-
-
-def interval(row: Row, name: str) -> Row:
-    """Three columns of a report's number: lower, value, upper; equal where it has no interval, empty where absent."""
-    value = row.get(name)
-    lower, middle, upper = value if isinstance(value, list) else (value,) * 3
-    return {f"{name}_lower": lower, name: middle, f"{name}_upper": upper}
-
-
 def _real() -> Rows:
-    report = newest_report()
+    report = newest_report("compare")
     settings = {name: report["settings"][name] for name in ("pair", "draft", "guidance", "length", "images", "seed")}
     rows: Rows = []
     for found in report["rows"]:

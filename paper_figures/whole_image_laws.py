@@ -8,10 +8,8 @@ cannot exceed one. The same two numbers for whole images of the embedded pair ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +17,7 @@ import numpy as np
 import theory
 from paper_figures import pairs, style
 from paper_figures.registry import Context, Figure, Rows, register
+from paper_figures.reports import newest_report
 from paper_figures.tables import column, distinct, group, select
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ LENGTH, TOKENS, VOCABULARY, DISTANCE = 3, 10, 3, 0.3
 QUICK_TOKENS = 6
 KINDS = ("independent", "Markov", "Dirichlet tree")
 SIZE = 0.3
-REPORTS = Path(__file__).resolve().parent.parent / "validate" / "reports"
 IMAGE_TOKENS = 49
 """Of the embedded pair: 7 × 7."""
 RULES = {
@@ -86,13 +84,13 @@ def _chain(context: Context, kind: str) -> Rows:
     return rows
 
 
-def report() -> tuple[str, dict[str, Any]] | None:
-    """Name and content of the newest committed comparison on the embedded pair, if there is one."""
-    for path in sorted(REPORTS.glob("compare-*.json"), key=lambda path: path.stem[-10:], reverse=True):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["settings"]["pair"] == "fashion":
-            return path.name, found
-    return None
+def report() -> dict[str, Any] | None:
+    """The newest committed comparison, if there is one and it is of the embedded pair."""
+    try:
+        found = newest_report("compare")
+    except FileNotFoundError:
+        return None
+    return found if found["settings"]["pair"] == "fashion" else None
 
 
 def reported(rows: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -105,7 +103,7 @@ def _real() -> Rows:
     found = report()
     if found is None:
         return []
-    name, content = found
+    name, content = found["file"], found
     settings = content["settings"]
     rows: Rows = []
     for rule, row in reported(content["rows"]):

@@ -1,5 +1,6 @@
 """Real image models in torch: loading, speculative decoding, prediction beside measurement, quality."""
 
+from validate.batches import Options
 from validate.decoding import Decoded, decode, decode_one_round
 from validate.drafters import decode_jacobi
 from validate.likelihood import image_log_likelihood
@@ -12,6 +13,7 @@ from validate.speed import SpeedReport, fixed_acceptance, speed_report
 __all__ = [
     "Decoded",
     "Measurement",
+    "Options",
     "Pair",
     "Prediction",
     "Rescored",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from tqdm import tqdm
 from validate.clock import Clock
 from validate.memory import naming_the_batch_that_fits
 from validate.models import Pair, Warp, resolve_device
+from validate.noise import Noise, image_noise
 
 COMPACT_BELOW = 0.6
 """Finished rows leave the batch once fewer than this share of it are still running: copying the caches is not free."""
@@ -93,11 +94,63 @@ class BatchDecoder(Protocol):
         ...
 
 
+class Options(TypedDict, total=False):
+    """Where and how images are decoded; all decoders of whole images take them.
+
+    Attributes
+    ----------
+    device : {"auto", "cpu", "cuda"}
+    seed : int
+        0 by default. Image k of every run with this seed has the same noise, whatever the batch.
+    guidance : float, optional
+        Classifier-free guidance of both networks; the pair's own by default.
+    warp : Warp, optional
+        Temperature, top-k and top-p of both networks, after guidance; the pair's own by default.
+    batch : int
+        Images decoded together, 500 by default.
+    progress : bool
+        Show a bar of finished images; not by default.
+    """
+
+    device: str
+    seed: int
+    guidance: float | None
+    warp: Warp | None
+    batch: int
+    progress: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images that are decoded together.
+
+    Attributes
+    ----------
+    pair : Pair
+        On its device.
+    conditions : of target and draft
+    numbers : range
+        Which images of the run these are.
+    seed, guidance, warp : as decoded with
+    """
+
+    pair: Pair
+    conditions: tuple[Any, Any]
+    numbers: range
+    seed: int
+    guidance: float
+    warp: Warp
+
+    def noise(self, attempts: int) -> Noise:
+        """The images' own noise, for drafting every place so many times at most."""
+        return image_noise(self.seed, self.numbers, self.pair.num_tokens, attempts, self.pair.device)
+
+
 Round: TypeAlias = Callable[[], Tensor]
 """Plays one round of a batch: accepted drafts of each row (B,), −1 for rows that were finished."""
 
-Begin: TypeAlias = Callable[[Pair, tuple[Any, Any], range, float, Warp], tuple[BatchDecoder, Round]]
-"""Starts a batch: pair, conditions of target and draft, numbers of the images, guidance, warp."""
+Begin: TypeAlias = Callable[[Batch], tuple[BatchDecoder, Round]]
+"""Starts a batch."""
 
 
 def rows_of(conditions: tuple[Any, Any], numbers: range) -> tuple[Any, Any]:
@@ -156,22 +209,23 @@ def decode_in_batches(
     begin: Begin,
     *,
     drafted: int,
-    device: str,
-    guidance: float | None,
-    warp: Warp | None,
-    batch: int,
-    progress: bool,
+    device: str = "auto",
+    seed: int = 0,
+    guidance: float | None = None,
+    warp: Warp | None = None,
+    batch: int = 500,
+    progress: bool = False,
 ) -> Decoded:
     """Decode images batch by batch.
 
     Parameters
     ----------
     begin : function
-        See `Begin`.
+        Starts a batch and says how a round of it is played.
     drafted : int
         Most tokens a row drafts in a round, for what a batch needs of memory.
-    images, device, guidance, warp, batch, progress
-        As for `validate.decode`.
+    images : as for `validate.decode`
+    device, seed, guidance, warp, batch, progress : as for `Options`
 
     Raises
     ------
@@ -197,7 +251,7 @@ def decode_in_batches(
     ):
         for first in range(0, count, batch):
             numbers = range(first, min(first + batch, count))
-            decoder, play = begin(pair, rows_of(conditions, numbers), numbers, scale, warp)
+            decoder, play = begin(Batch(pair, rows_of(conditions, numbers), numbers, seed, scale, warp))
             decoder.clock = clock
             outs.append(run_rounds(decoder, play, pair.num_tokens, bar))
     clock.seconds["total"] = clock.now() - began

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -25,10 +25,9 @@ from torch import Tensor
 from theory import AnyVerifier, Budgeted, Step
 from theory.budget import LOSSLESS
 from theory.sequences import offset_steps
-from validate.batches import Decoded, Round, decode_in_batches
+from validate.batches import Batch, Decoded, Options, Round, decode_in_batches
 from validate.decoder import Decoder
-from validate.models import Pair, Warp
-from validate.noise import image_noise
+from validate.models import Pair
 
 __all__ = ["BudgetedImages", "decode_budgeted"]
 
@@ -132,13 +131,7 @@ def decode_budgeted(
     rule: Budgeted,
     length: int,
     images: Any,
-    *,
-    device: str = "auto",
-    seed: int = 0,
-    guidance: float | None = None,
-    warp: Warp | None = None,
-    batch: int = 500,
-    progress: bool = False,
+    **options: Unpack[Options],
 ) -> BudgetedImages:
     """Decode images under a budget for each.
 
@@ -150,7 +143,7 @@ def decode_budgeted(
         of one condition, up to float32 rounding of the networks.
     length : int
         L ≥ 1.
-    images, device, seed, guidance, warp, batch, progress
+    images, **options
         As for `validate.decode`.
 
     Returns
@@ -172,14 +165,12 @@ def decode_budgeted(
         raise ValueError(f"length must be a whole number >= 1, got {length!r}")
     decoders: list[_BudgetedDecoder] = []
 
-    def begin(
-        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
-    ) -> tuple[Decoder, Round]:
-        noise = image_noise(seed, numbers, pair.num_tokens, length, pair.device)
-        decoders.append(_BudgetedDecoder(rule, int(length), pair, conditions, noise, guidance, warp))
+    def begin(batch: Batch) -> tuple[Decoder, Round]:
+        noise = batch.noise(length)
+        decoders.append(
+            _BudgetedDecoder(rule, int(length), batch.pair, batch.conditions, noise, batch.guidance, batch.warp)
+        )
         return decoders[-1], partial(decoders[-1].round_on_budget)
 
-    found = decode_in_batches(
-        pair, images, begin, drafted=length, device=device, guidance=guidance, warp=warp, batch=batch, progress=progress
-    )
+    found = decode_in_batches(pair, images, begin, drafted=length, **options)
     return BudgetedImages(found, np.concatenate([decoder.spent.cpu().numpy() for decoder in decoders]))

@@ -6,15 +6,15 @@ Images are decoded in batches by `validate.decoder`; every image has its own noi
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
 from theory import AnyVerifier
-from validate.batches import Decoded, Round, decode_in_batches, rows_of, run_rounds
+from validate.batches import Batch, Decoded, Options, Round, decode_in_batches, rows_of, run_rounds
 from validate.decoder import Decoder
-from validate.models import Pair, Warp
+from validate.models import Pair
 from validate.noise import image_noise
 
 __all__ = ["Decoded", "decode", "decode_one_round"]
@@ -25,13 +25,7 @@ def decode(
     verifier: AnyVerifier | None,
     length: int,
     images: Any,
-    *,
-    device: str = "auto",
-    seed: int = 0,
-    guidance: float | None = None,
-    warp: Warp | None = None,
-    batch: int = 500,
-    progress: bool = False,
+    **options: Unpack[Options],
 ) -> Decoded:
     """Decode images speculatively.
 
@@ -45,18 +39,8 @@ def decode(
         L ≥ 0 drafted tokens a round; 0 is plain autoregressive sampling from the target.
     images : int or sequence
         How many images (classes in turn), or the class, caption or prompt of each (see `Pair.encode_conditions`).
-    device : str
-        "auto", "cpu" or "cuda".
-    seed : int
-        Image k of every run with this seed has the same noise, whatever the batch.
-    guidance : float, optional
-        Classifier-free guidance of both networks; the pair's own by default.
-    warp : Warp, optional
-        Temperature, top-k and top-p of both networks, after guidance; the pair's own by default.
-    batch : int
-        Images decoded together.
-    progress : bool
-        Show a bar of finished images.
+    **options
+        device, seed, guidance, warp, batch, progress: see `validate.Options`.
 
     Returns
     -------
@@ -79,24 +63,12 @@ def decode(
     if length and verifier is None:
         raise ValueError(f"a round of {length} drafted tokens needs a verifier")
 
-    def begin(
-        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
-    ) -> tuple[Decoder, Round]:
-        noise = image_noise(seed, numbers, pair.num_tokens, max(length, 1), pair.device)
-        decoder = Decoder(pair, conditions, noise, guidance, warp)
+    def begin(batch: Batch) -> tuple[Decoder, Round]:
+        noise = batch.noise(max(length, 1))
+        decoder = Decoder(batch.pair, batch.conditions, noise, batch.guidance, batch.warp)
         return decoder, partial(decoder.round, verifier, length)
 
-    return decode_in_batches(
-        pair,
-        images,
-        begin,
-        drafted=length,
-        device=device,
-        guidance=guidance,
-        warp=warp,
-        batch=batch,
-        progress=progress,
-    )
+    return decode_in_batches(pair, images, begin, drafted=length, **options)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ Oracle: `theory.analyse_tree`; `simulate.decode_tree` for whole sequences.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -29,13 +29,13 @@ from torch import Tensor
 from simulate.draws import categorical
 from theory import AnyVerifier
 from theory.trees import Tree
-from validate.batches import Decoded, Round, decode_in_batches
+from validate.batches import Batch, Decoded, Options, Round, decode_in_batches
 from validate.cascade.states import tree_states
 from validate.clock import Clock
 from validate.models import Pair, Warp
 from validate.models.forest import Forest
 from validate.models.interface import START
-from validate.noise import Noise, image_noise
+from validate.noise import Noise
 from validate.siblings import draw_children, try_siblings
 from validate.tree_proposers import ProposerOf, independent, tree_sequences
 from validate.tree_shapes import Dynamic, TreeShape, children_of
@@ -197,12 +197,7 @@ def decode_tree(
     images: Any,
     *,
     proposer: ProposerOf = independent,
-    device: str = "auto",
-    seed: int = 0,
-    guidance: float | None = None,
-    warp: Warp | None = None,
-    batch: int = 500,
-    progress: bool = False,
+    **options: Unpack[Options],
 ) -> Decoded:
     """Decode images with one draft tree a round.
 
@@ -215,7 +210,7 @@ def decode_tree(
         laws are those of sampling "top_k".
     proposer : function
         Who drafts; by default the pair's draft.
-    pair, images, device, seed, guidance, warp, batch, progress
+    pair, images, **options
         As for `validate.decode`.
 
     Returns
@@ -237,22 +232,10 @@ def decode_tree(
     if depth > pair.num_tokens:
         raise ValueError(f"the tree is {depth} deep but an image has {pair.num_tokens} tokens; cut it")
 
-    def begin(
-        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
-    ) -> tuple[TreeDecoder, Round]:
+    def begin(batch: Batch) -> tuple[TreeDecoder, Round]:
         # A place is the root of at most one tree, so noise belongs to (place of the root, node).
-        noise = image_noise(seed, numbers, pair.num_tokens, nodes, pair.device)
-        decoder = TreeDecoder(pair, conditions, noise, guidance, warp, shape, proposer)
+        noise = batch.noise(nodes)
+        decoder = TreeDecoder(batch.pair, batch.conditions, noise, batch.guidance, batch.warp, shape, proposer)
         return decoder, partial(decoder.round, verifier)
 
-    return decode_in_batches(
-        pair,
-        images,
-        begin,
-        drafted=nodes - 1,
-        device=device,
-        guidance=guidance,
-        warp=warp,
-        batch=batch,
-        progress=progress,
-    )
+    return decode_in_batches(pair, images, begin, drafted=nodes - 1, **options)

@@ -9,6 +9,7 @@ import pytest
 
 from paper_figures import published_results, quality_against_length, tables
 from paper_figures.registry import Context
+from paper_figures.reports import newest_report
 from paper_figures.tables import column, select
 from tests.figures.helpers import check_texts_and_pictures, figure, table
 
@@ -91,13 +92,13 @@ def test_equal_speed_is_equal_speed() -> None:
 
 
 def test_rows_of_the_report_are_the_reports(tmp_path: Path) -> None:
-    report = quality_against_length.newest_report()
+    report = newest_report("compare")
     found = {(row["method"], row["size"]): row for row in report["rows"]}
     for row in select(table("quality_against_length"), part=quality_against_length.REAL):
         for name in ("tokens_per_call", "kl_output_target", "judge_accuracy"):
             assert [row[f"{name}_lower"], row[name], row[f"{name}_upper"]] == found[row["method"], row["size"]][name]
     with pytest.raises(FileNotFoundError, match="python -m validate compare"):
-        quality_against_length.newest_report(tmp_path)
+        newest_report("compare", tmp_path)
     (tmp_path / "compare-1.json").write_text(json.dumps({"a": 1}))
     (tmp_path / "compare-2.json").write_text(json.dumps({"a": 2}))
-    assert quality_against_length.newest_report(tmp_path) == {"a": 2}
+    assert newest_report("compare", tmp_path) == {"a": 2, "file": "compare-2.json"}

@@ -13,6 +13,7 @@ from paper_figures import cascade_on_images as cascade
 from paper_figures import every_method_on_images as methods
 from paper_figures import registry, tables
 from paper_figures.registry import Context, Rows
+from paper_figures.reports import REPORTS, newest_report
 from paper_figures.store import render
 from paper_figures.tables import select
 from tests.figures.helpers import check_texts_and_pictures, figure, table
@@ -35,10 +36,9 @@ def test_tables_repeat_to_the_byte(name: str) -> None:
     assert tables.dumps(figure(name).build(Context(quick=True))) == tables.dumps(table(name))
 
 
-@pytest.mark.parametrize(("newest", "command"), [(methods.newest, "compare"), (cascade.newest, "cascade")])
-def test_without_a_report_the_error_says_how_one_is_made(newest: Any, command: str, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=f"python -m validate {command} --out"):
-        newest(tmp_path)
+def test_without_a_report_the_error_says_how_one_is_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="python -m validate cascade --out"):
+        newest_report("cascade", tmp_path)
 
 
 def numbers(speed: float, kl: float | None = None, **more: Any) -> dict[str, Any]:
@@ -75,14 +75,16 @@ def read(report: dict[str, Any], module: Any = methods) -> Rows:
 
 
 def test_sweeps_are_no_comparisons(tmp_path: Path) -> None:
-    """A sweep's name sorts behind a comparison's."""
     (tmp_path / "compare-cpu-1.json").write_text(json.dumps(newer()))
-    (tmp_path / "compare-sweep-cpu-2.json").write_text(json.dumps({"settings": {}, "cells": []}))
-    assert methods.newest(tmp_path)["settings"]["pair"] == "a pair"
+    (tmp_path / "sweep-cpu-2.json").write_text(json.dumps({"settings": {}, "cells": []}))
+    assert newest_report("compare", tmp_path)["settings"]["pair"] == "a pair"
+    names = [path.name for path in REPORTS.glob("*.json")]
+    assert not [name for name in names if name.startswith("compare-sweep")]
+    assert any(name.startswith("sweep-") for name in names)
 
 
 def test_rows_are_the_reports() -> None:
-    found = {(row["method"], row["size"]): row for row in methods.newest()["rows"]}
+    found = {(row["method"], row["size"]): row for row in newest_report("compare")["rows"]}
     rows = table("every_method_on_images")
     assert [(row["method"], row["size"]) for row in rows] == list(found)
     for row in rows:
@@ -185,7 +187,7 @@ def test_changed_rows_change_the_words_of_cascade() -> None:
 
 def test_shares_of_pairs_sum_to_one_and_bins_agree_with_their_mean() -> None:
     rows = table("cascade_on_images")
-    report = cascade.newest()["properties"]
+    report = newest_report("cascade")["properties"]
     for name in cascade.GROUPS:
         cell = select(rows, part=cascade.BIN, group=name)
         assert sum(row["share"] for row in cell) == pytest.approx(1)
@@ -198,7 +200,7 @@ def test_shares_of_pairs_sum_to_one_and_bins_agree_with_their_mean() -> None:
 
 @pytest.mark.parametrize("part", ["properties", "nodes", "images", "training"])
 def test_a_part_that_is_missing_is_left_out_and_said_so(part: str) -> None:
-    report = cascade.newest()
+    report = newest_report("cascade")
     assert report.pop(part)
     rows = read(report, cascade)
     name = {"properties": cascade.MEAN, "nodes": cascade.NODE, "images": cascade.IMAGE}.get(part, cascade.TRAINING)

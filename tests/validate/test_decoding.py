@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import theory
-import validate.decoding as decoding
 from simulate.draws import categorical
 from tests.validate.networks import CLASSES, TOKENS, VOCABULARY, fits, table, tiny_pair
 from validate import batches
@@ -91,7 +90,7 @@ def residual_noise_is_draft_noise(noise: Any) -> Any:
 
 @pytest.mark.parametrize("fault", [stuck_acceptance, shared_acceptance, residual_noise_is_draft_noise])
 def test_broken_noise_is_noticed(fault: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "image_noise", lambda *a: fault(image_noise(*a)))
+    monkeypatch.setattr(batches, "image_noise", lambda *a: fault(image_noise(*a)))
     out = decode(tiny_pair(), VERIFIERS[0], LENGTH, [1] * SAMPLES, device="cpu", batch=SAMPLES)
     assert fits(out.tokens, exact(VERIFIERS[0], 1.5).law) < FALSE_ALARM
 

@@ -27,7 +27,7 @@ A place stays within reach of the window for at most W+1 iterations, since each 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, Unpack, get_args
 
 import numpy as np
 import torch
@@ -38,12 +38,12 @@ import theory
 from simulate.draws import categorical
 from theory import AnyVerifier
 from validate.acceptance import verify_block
-from validate.batches import Decoded, Round, decode_in_batches
+from validate.batches import Batch, Decoded, Options, Round, decode_in_batches
 from validate.clock import Clock
 from validate.decoder import Writer
-from validate.models import Pair, Warp
+from validate.models import Pair
 from validate.models.interface import START
-from validate.noise import Noise, image_noise
+from validate.noise import Noise
 
 __all__ = ["Coupling", "Fresh", "decode_jacobi"]
 
@@ -98,30 +98,17 @@ class JacobiDecoder:
 
     Parameters
     ----------
-    pair : Pair
+    batch : Batch
         Its draft is not used.
-    conditions : of the target, B rows
-    numbers : range
-        Which images of the run these are.
-    seed, window, coupling, fresh, guidance, warp : as for `decode_jacobi`
+    window, coupling, fresh : as for `decode_jacobi`
     """
 
-    def __init__(
-        self,
-        pair: Pair,
-        conditions: Any,
-        numbers: range,
-        seed: int,
-        window: int,
-        coupling: Coupling,
-        fresh: Fresh,
-        guidance: float,
-        warp: Warp,
-    ) -> None:
+    def __init__(self, batch: Batch, window: int, coupling: Coupling, fresh: Fresh) -> None:
+        pair, numbers, seed = batch.pair, batch.numbers, batch.seed
         rows, total, size, device = len(numbers), pair.num_tokens, pair.vocab_size, pair.device
         self.pair, self.seed, self.window, self.coupling, self.fresh = pair, seed, window, coupling, fresh
-        self.target = Writer(pair.target, conditions, guidance, warp)
-        self.noise = _Tables.of(image_noise(seed, numbers, total, 2 * window + 3, device), window)
+        self.target = Writer(pair.target, batch.conditions[0], batch.guidance, batch.warp)
+        self.noise = _Tables.of(batch.noise(2 * window + 3), window)
         # Places behind the image, so that every row's window has room for what it will not need.
         self.inputs = torch.zeros((rows, total + window + 2), dtype=torch.int64, device=device)
         self.inputs[:, 0] = START
@@ -250,10 +237,9 @@ class JacobiDecoder:
         """Nothing: every draw refuses a law that nothing could be drawn from."""
 
 
-def _check(pair: Pair, verifier: AnyVerifier, window: Any, coupling: Any, fresh: Any, batch: Any) -> None:
-    for name, value in (("window", window), ("batch", batch)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+def _check(pair: Pair, verifier: AnyVerifier, window: Any, coupling: Any, fresh: Any) -> None:
+    if isinstance(window, bool) or not isinstance(window, (int, np.integer)) or window < 1:
+        raise ValueError(f"window must be a whole number >= 1, got {window!r}")
     if window > pair.num_tokens:
         raise ValueError(
             f"window is {window} but an image of pair {pair.name!r} has {pair.num_tokens} tokens; choose a window of "
@@ -274,12 +260,7 @@ def decode_jacobi(
     coupling: Coupling = "independent",
     *,
     fresh: Fresh = "one_hot",
-    device: str = "auto",
-    seed: int = 0,
-    guidance: float | None = None,
-    warp: Warp | None = None,
-    batch: int = 500,
-    progress: bool = False,
+    **options: Unpack[Options],
 ) -> Decoded:
     """Speculative Jacobi decoding of images (SJD, coupled SJD; GSD and CSD are SJD with their verifiers).
 
@@ -292,8 +273,8 @@ def decode_jacobi(
         other has no closed form here.
     window : int
         1 ≤ W ≤ T drafts.
-    images, device, seed, guidance, warp, batch, progress
-        As for `decode`.
+    images, **options
+        As for `validate.decode`.
     coupling : {"independent", "maximal", "gumbel"}
         How a draft depends on the one it replaces.
     fresh : {"one_hot", "uniform"}
@@ -317,22 +298,10 @@ def decode_jacobi(
     Source: SJD 2410.01699; MC-SJD / SCD 2510.24211. Oracle: the enumerated law of a network of a few tokens (lossless),
     `simulate.decode_jacobi` on the same laws (relaxed, and calls).
     """
-    _check(pair, verifier, window, coupling, fresh, batch)
+    _check(pair, verifier, window, coupling, fresh)
 
-    def begin(
-        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
-    ) -> tuple[JacobiDecoder, Round]:
-        decoder = JacobiDecoder(pair, conditions[0], numbers, seed, window, coupling, fresh, guidance, warp)
+    def begin(batch: Batch) -> tuple[JacobiDecoder, Round]:
+        decoder = JacobiDecoder(batch, window, coupling, fresh)
         return decoder, partial(decoder.iterate, verifier)
 
-    return decode_in_batches(
-        pair,
-        images,
-        begin,
-        drafted=window,
-        device=device,
-        guidance=guidance,
-        warp=warp,
-        batch=batch,
-        progress=progress,
-    )
+    return decode_in_batches(pair, images, begin, drafted=window, **options)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -41,14 +41,14 @@ from torch import Tensor
 from theory import NeighbourhoodPooling
 from theory.arrays import whole_number
 from validate.acceptance import draw
-from validate.batches import Decoded, Round, decode_in_batches
+from validate.batches import Batch, Decoded, Options, Round, decode_in_batches
 from validate.clock import Clock
 from validate.decoder import Writer
 from validate.drafters.attached import attached_folder, load_attached
 from validate.drafters.multiscale_network import MultiScaleDrafter
 from validate.models import Pair, Warp
 from validate.models.interface import START
-from validate.noise import Noise, image_noise
+from validate.noise import Noise
 
 __all__ = ["decode_multiscale", "islands", "shipped_multiscale", "tv_lower_bound"]
 
@@ -194,13 +194,7 @@ def decode_multiscale(
     rule: NeighbourhoodPooling,
     radius: int,
     images: Any,
-    *,
-    device: str = "auto",
-    seed: int = 0,
-    guidance: float | None = None,
-    warp: Warp | None = None,
-    batch: int = 500,
-    progress: bool = False,
+    **options: Unpack[Options],
 ) -> Decoded:
     """Decode images from low-resolution drafts.
 
@@ -215,7 +209,7 @@ def decode_multiscale(
         k and τ.
     radius : int
         ℓ ≥ 0.
-    images, device, seed, guidance, warp, batch, progress
+    images, **options
         As for `validate.decode`.
 
     Returns
@@ -246,25 +240,15 @@ def decode_multiscale(
     if len(rule.neighbours) != pair.vocab_size:
         raise ValueError(f"the rule knows neighbours of {len(rule.neighbours)} tokens, the pair has {pair.vocab_size}")
 
-    def begin(
-        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
-    ) -> tuple[MultiScaleDecoder, Round]:
-        noise = image_noise(seed, numbers, pair.num_tokens, 1, pair.device)
-        own = drafter.to(pair.device)
-        decoder = MultiScaleDecoder(own, rule, radius, pair, conditions[0], noise, guidance, warp)
+    def begin(batch: Batch) -> tuple[MultiScaleDecoder, Round]:
+        noise = batch.noise(1)
+        own = drafter.to(batch.pair.device)
+        decoder = MultiScaleDecoder(
+            own, rule, radius, batch.pair, batch.conditions[0], noise, batch.guidance, batch.warp
+        )
         return decoder, decoder.turn
 
-    return decode_in_batches(
-        pair,
-        images,
-        begin,
-        drafted=pair.num_tokens - 1,
-        device=device,
-        guidance=guidance,
-        warp=warp,
-        batch=batch,
-        progress=progress,
-    )
+    return decode_in_batches(pair, images, begin, drafted=pair.num_tokens - 1, **options)
 
 
 def tv_lower_bound(ours: np.ndarray, theirs: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:

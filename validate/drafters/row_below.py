@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import numpy as np
 import torch
@@ -37,13 +37,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from theory import AnyVerifier
-from validate.batches import Decoded, Round, decode_in_batches
+from validate.batches import Batch, Decoded, Options, Round, decode_in_batches
 from validate.decoder import Decoder
 from validate.drafters.attached import attached_folder, load_attached
 from validate.models import Pair, Warp
 from validate.models.interface import START
 from validate.models.llamagen import LlamaGen
-from validate.noise import Noise, image_noise
+from validate.noise import Noise
 
 __all__ = ["Mode", "RowBelowHeads", "decode_row_below", "laws_by_offset", "shipped_heads"]
 
@@ -216,13 +216,7 @@ def decode_row_below(
     length: int,
     images: Any,
     mode: Mode = "both",
-    *,
-    device: str = "auto",
-    seed: int = 0,
-    guidance: float | None = None,
-    warp: Warp | None = None,
-    batch: int = 500,
-    progress: bool = False,
+    **options: Unpack[Options],
 ) -> Decoded:
     """Decode images with drafts from horizontal and row-below heads.
 
@@ -237,7 +231,7 @@ def decode_row_below(
     length : int
         1 ≤ L ≤ heads.length drafted tokens a round.
     mode : {"both", "horizontal", "vertical"}
-    images, device, seed, guidance, warp, batch, progress
+    images, **options
         As for `validate.decode`.
 
     Returns
@@ -258,25 +252,13 @@ def decode_row_below(
     """
     _check(heads, pair, length, mode)
 
-    def begin(
-        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
-    ) -> tuple[Decoder, Round]:
-        noise = image_noise(seed, numbers, pair.num_tokens, length, pair.device)
-        own = heads.to(pair.device)
-        decoder = RowBelowDecoder(own, mode, pair, conditions, noise, guidance, warp)
+    def begin(batch: Batch) -> tuple[Decoder, Round]:
+        noise = batch.noise(length)
+        own = heads.to(batch.pair.device)
+        decoder = RowBelowDecoder(own, mode, batch.pair, batch.conditions, noise, batch.guidance, batch.warp)
         return decoder, partial(decoder.turn, verifier, length)
 
-    return decode_in_batches(
-        pair,
-        images,
-        begin,
-        drafted=length,
-        device=device,
-        guidance=guidance,
-        warp=warp,
-        batch=batch,
-        progress=progress,
-    )
+    return decode_in_batches(pair, images, begin, drafted=length, **options)
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -30,10 +30,9 @@ from torch import Tensor
 
 import theory
 from theory import AnyVerifier, Skipping, SkippingFilter
-from validate.batches import Decoded, Round, decode_in_batches
+from validate.batches import Batch, Decoded, Options, Round, decode_in_batches
 from validate.decoder import Decoder
-from validate.models import Pair, Warp
-from validate.noise import image_noise
+from validate.models import Pair
 from validate.scoring import AnyScores
 
 __all__ = ["decode_skipping", "filter_skipped", "skipped_tokens"]
@@ -111,19 +110,13 @@ def decode_skipping(
     length: int,
     images: Any,
     skipping: Skipping,
-    *,
-    device: str = "auto",
-    seed: int = 0,
-    guidance: float | None = None,
-    warp: Warp | None = None,
-    batch: int = 500,
-    progress: bool = False,
+    **options: Unpack[Options],
 ) -> Decoded:
     """Decode images with skipped passes.
 
     Parameters
     ----------
-    pair, verifier, images, device, seed, guidance, warp, batch, progress
+    pair, verifier, images, **options
         As for `validate.decode`; the verifier is that of the rounds that are verified.
     length : int
         L ≥ 1 drafted tokens a verified round.
@@ -157,25 +150,13 @@ def decode_skipping(
             f"{pair.num_tokens} tokens; choose fewer"
         )
 
-    def begin(
-        pair: Pair, conditions: tuple[Any, Any], numbers: range, guidance: float, warp: Warp
-    ) -> tuple[Decoder, Round]:
-        noise = image_noise(seed, numbers, pair.num_tokens, length, pair.device)
-        coin = torch.from_numpy(coins(seed, numbers, pair.num_tokens)).to(pair.device)
-        decoder = SkippingDecoder(skipping, coin, pair, conditions, noise, guidance, warp)
+    def begin(batch: Batch) -> tuple[Decoder, Round]:
+        noise = batch.noise(length)
+        coin = torch.from_numpy(coins(batch.seed, batch.numbers, pair.num_tokens)).to(batch.pair.device)
+        decoder = SkippingDecoder(skipping, coin, batch.pair, batch.conditions, noise, batch.guidance, batch.warp)
         return decoder, partial(decoder.turn, verifier, length)
 
-    return decode_in_batches(
-        pair,
-        images,
-        begin,
-        drafted=length + skipping.most,
-        device=device,
-        guidance=guidance,
-        warp=warp,
-        batch=batch,
-        progress=progress,
-    )
+    return decode_in_batches(pair, images, begin, drafted=length + skipping.most, **options)
 
 
 def skipped_tokens(run: Decoded) -> np.ndarray:

@@ -16,12 +16,10 @@ The weights folder gains ``drafter/``: config.json and model.safetensors in the 
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save
@@ -30,16 +28,14 @@ from torch.nn import functional
 
 from simulate.files import write_atomically
 from validate.cascade.training import interchangeable_candidates, interchangeable_term
-from validate.decoding import decode
 from validate.drafters.feature import DrafterConfiguration, FeatureDrafter
 from validate.drafters.shipped import target_sha256
-from validate.models import Pair, guided_logits, load
+from validate.models import Pair, guided_logits
 from validate.models.llamagen.keys import llama_names
-from validate.models.tensors import WeightsError
 from validate.models.transformer import TokenTransformer
-from validate.training.fitting import TrainingError, batches, optimiser, step
+from validate.training.fitting import batches, optimiser, step
+from validate.training.on_samples import parser, train_on_samples
 from validate.training.presets import Plan
-from validate.training.storage import fingerprint, read_stage, write_stage
 
 __all__ = ["fit_drafter", "main", "store_drafter"]
 
@@ -146,55 +142,20 @@ def store_drafter(drafter: FeatureDrafter, folder: Path, record: dict[str, Any])
     return len(content) + len(text)
 
 
-def _samples(pair: Pair, count: int, seed: int, work: Path) -> tuple[Tensor, Tensor]:
-    identity = fingerprint("drafter samples", target_sha256(pair), count, seed, pair.guidance)
-    path = work / "samples.safetensors"
-    stored = read_stage(path, identity)
-    if stored is None:
-        print(f"samples: the target writes {count} images")
-        out = decode(pair, None, 0, count, device="cpu", seed=seed, progress=True)
-        tensors = {"tokens": torch.from_numpy(out.tokens), "classes": torch.from_numpy(out.classes)}
-        write_stage(path, tensors, identity, {})
-    else:
-        tensors = stored[0]
-    return tensors["tokens"], tensors["classes"]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train a drafter for a pair's target and write it into the weights folder; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m validate.training drafter", description="Train a feature drafter.")
-    parser.add_argument("--model", default="fashion", help="name of the pair")
-    parser.add_argument("--weights", type=Path, help="weights folder of a pair of your own")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the drafter to write")
-    parser.add_argument("--work", type=Path, default=Path("training-drafter"), help="folder of the samples")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=int, default=4000)
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--cascade-weight", type=float, default=0.0, metavar="WEIGHT",
-                        help="weight of the term for interchangeable tokens (default: 0)")  # fmt: skip
-    parser.add_argument("--threads", type=int)
-    options = parser.parse_args(arguments)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    try:
-        pair = load(options.model, weights=options.weights)
-        if not isinstance(pair.target, TokenTransformer):
-            raise WeightsError(f"{options.model} is no embedded pair; only those can be trained here")
-        plan = Plan(options.steps, BATCH, 3e-3, warmup=min(60, options.steps))
-        tokens, classes = _samples(pair, options.samples, options.seed, options.work)
-        generator = torch.Generator().manual_seed(int(fingerprint(options.seed, "drafter")[:15], 16))
-        drafter = fit_drafter(
-            pair.target, tokens, classes, pair.guidance, plan, generator, cascade=options.cascade_weight
-        )
-        record = {"target_sha256": target_sha256(pair), "seed": options.seed, "samples": options.samples}
-        if options.cascade_weight:
-            record["cascade_weight"] = options.cascade_weight
-        size = store_drafter(drafter, options.out, record | {"steps": plan.steps, "guidance": pair.guidance})
-    except (FileNotFoundError, TrainingError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"interrupted: finished samples are in {options.work}, the same command uses them", file=sys.stderr)
-        return 130
-    print(f"wrote {options.out}: {size:,} bytes")
-    return 0
+    p = parser("drafter", "a feature drafter", steps=500)
+    p.add_argument("--cascade-weight", type=float, default=0.0, metavar="WEIGHT",
+                   help="weight of the term for interchangeable tokens (default: 0)")  # fmt: skip
+    options = p.parse_args(arguments)
+
+    def train(
+        pair: Pair, tokens: Tensor, classes: Tensor, plan: Plan, generator: torch.Generator, record: dict[str, Any]
+    ) -> int:
+        target = cast(TokenTransformer, pair.target)
+        weight = options.cascade_weight
+        drafter = fit_drafter(target, tokens, classes, pair.guidance, plan, generator, cascade=weight)
+        own = {"target_sha256": target_sha256(pair)} | ({"cascade_weight": weight} if weight else {})
+        return store_drafter(drafter, options.out, own | record)
+
+    return train_on_samples(options, "drafter", BATCH, 60, train)

@@ -6,10 +6,8 @@ their class; the upsampler learns the other cells from the true anchors (`valida
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,13 +15,11 @@ from torch.nn import functional
 
 from validate.drafters.attached import store_attached
 from validate.drafters.multiscale_network import MultiScaleDrafter
-from validate.models import load
-from validate.models.tensors import WeightsError
+from validate.models import Pair
 from validate.models.transformer import TokenTransformer
-from validate.training.drafter import _samples
-from validate.training.fitting import TrainingError, batches, optimiser, step
+from validate.training.fitting import batches, optimiser, step
+from validate.training.on_samples import parser, train_on_samples
 from validate.training.presets import Plan
-from validate.training.storage import fingerprint
 
 __all__ = ["fit_multiscale", "main"]
 
@@ -57,21 +53,12 @@ def fit_multiscale(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train a drafter for a pair's target and write its folder; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m validate.training multiscale", description="Train a low-res draft."
-    )
-    parser.add_argument("--model", default="fashion", help="name of the pair")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the drafter to write")
-    parser.add_argument("--work", type=Path, default=Path("training-drafter"), help="folder of the samples")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=int, default=4000)
-    parser.add_argument("--steps", type=int, default=600)
-    options = parser.parse_args(arguments)
-    try:
-        pair = load(options.model, device="cpu")
-        if not isinstance(pair.target, TokenTransformer):
-            raise WeightsError(f"{options.model} is no embedded pair; only those can be trained here")
-        target = pair.target
+    options = parser("multiscale", "a low-resolution drafter", steps=600).parse_args(arguments)
+
+    def train(
+        pair: Pair, tokens: Tensor, classes: Tensor, plan: Plan, generator: torch.Generator, record: dict[str, Any]
+    ) -> int:
+        target = cast(TokenTransformer, pair.target)
         config = {
             "vocab_size": target.vocab_size,
             "num_classes": target.num_classes,
@@ -80,17 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "heads": HEADS,
             "channels": CHANNELS,
         }
-        plan = Plan(options.steps, BATCH, 3e-3, warmup=min(40, options.steps))
-        tokens, classes = _samples(pair, options.samples, options.seed, options.work)
-        generator = torch.Generator().manual_seed(int(fingerprint(options.seed, "multiscale")[:15], 16))
         drafter = fit_multiscale(config, tokens, classes, plan, generator)
-        record = {"seed": options.seed, "samples": options.samples, "steps": plan.steps, "guidance": pair.guidance}
-        size = store_attached(drafter, options.out, pair, record)
-    except (FileNotFoundError, TrainingError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"interrupted: finished samples are in {options.work}, the same command uses them", file=sys.stderr)
-        return 130
-    print(f"wrote {options.out}: {size:,} bytes")
-    return 0
+        return store_attached(drafter, options.out, pair, record)
+
+    return train_on_samples(options, "multiscale", BATCH, 40, train)

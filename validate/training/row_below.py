@@ -8,10 +8,8 @@ can be by itself and a comparison with and without the vertical head is one of e
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,13 +17,12 @@ from torch.nn import functional
 
 from validate.drafters.attached import store_attached
 from validate.drafters.row_below import RowBelowHeads
-from validate.models import load
-from validate.models.tensors import WeightsError
+from validate.models import Pair
 from validate.models.transformer import TokenTransformer
-from validate.training.drafter import _guided, _samples, halves
-from validate.training.fitting import TrainingError, batches, optimiser, step
+from validate.training.drafter import _guided, halves
+from validate.training.fitting import batches, optimiser, step
+from validate.training.on_samples import parser, train_on_samples
 from validate.training.presets import Plan
-from validate.training.storage import fingerprint
 
 __all__ = ["fit_heads", "main"]
 
@@ -73,30 +70,15 @@ def fit_heads(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train heads for a pair's target and write their folder; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m validate.training row-below", description="Train draft heads.")
-    parser.add_argument("--model", default="fashion", help="name of the pair")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the heads to write")
-    parser.add_argument("--work", type=Path, default=Path("training-drafter"), help="folder of the samples")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=int, default=4000)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--length", type=int, default=5)
-    options = parser.parse_args(arguments)
-    try:
-        pair = load(options.model, device="cpu")
-        if not isinstance(pair.target, TokenTransformer):
-            raise WeightsError(f"{options.model} is no embedded pair; only those can be trained here")
-        plan = Plan(options.steps, BATCH, 3e-3, warmup=min(40, options.steps))
-        tokens, classes = _samples(pair, options.samples, options.seed, options.work)
-        generator = torch.Generator().manual_seed(int(fingerprint(options.seed, "row below")[:15], 16))
-        heads = fit_heads(pair.target, tokens, classes, pair.guidance, options.length, plan, generator)
-        record = {"seed": options.seed, "samples": options.samples, "steps": plan.steps, "guidance": pair.guidance}
-        size = store_attached(heads, options.out, pair, record)
-    except (FileNotFoundError, TrainingError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"interrupted: finished samples are in {options.work}, the same command uses them", file=sys.stderr)
-        return 130
-    print(f"wrote {options.out}: {size:,} bytes")
-    return 0
+    p = parser("row-below", "draft heads", steps=300)
+    p.add_argument("--length", type=int, default=5)
+    options = p.parse_args(arguments)
+
+    def train(
+        pair: Pair, tokens: Tensor, classes: Tensor, plan: Plan, generator: torch.Generator, record: dict[str, Any]
+    ) -> int:
+        target = cast(TokenTransformer, pair.target)
+        heads = fit_heads(target, tokens, classes, pair.guidance, options.length, plan, generator)
+        return store_attached(heads, options.out, pair, record)
+
+    return train_on_samples(options, "row below", BATCH, 40, train)

@@ -103,7 +103,7 @@ def test_bad_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     for weight in (-0.5, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="cascade weight must be finite and >= 0"):
             fit_drafter(target, tokens, classes, 1.0, Plan(1, 4, 1e-2, warmup=1), torch.Generator(), cascade=weight)
-    monkeypatch.setattr("validate.training.drafter._samples", lambda *_: (tokens, classes))
+    monkeypatch.setattr("validate.training.on_samples.samples", lambda *_: (tokens, classes))
     assert main(["drafter", "--out", str(tmp_path / "out"), "--cascade-weight", "-1"]) == 1
     assert "cascade weight must be finite" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
