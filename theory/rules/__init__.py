@@ -36,6 +36,7 @@ from theory.rules.ratio import (
     EntropyRelaxed,
     FixedAcceptance,
     Lossless,
+    OutrightFirst,
     Relaxed,
 )
 from theory.rules.threshold import DivergenceThreshold, NeighbourhoodPooling, TopK, Typical
@@ -58,6 +59,7 @@ __all__ = [
     "Lossless",
     "Mentored",
     "NeighbourhoodPooling",
+    "OutrightFirst",
     "PartitionGrouped",
     "Position",
     "RankGrouped",

@@ -106,6 +106,46 @@ class AcceptAll:
 
 
 @dataclass(frozen=True)
+class OutrightFirst:
+    """f_i = m_i + (1 − m_i) min(1, p/q), m_i = min(1, max(0, F − i)), i = 0, 1, …: the first F positions outright.
+
+    Most accepted length for a given bound, with the optimal residual, where the value of going on depends on the
+    position alone, as for independent tokens: the optimal rule accepts outright where that value is high
+    (`theory.optimal`), and it falls along a block. A value by prefix would need the laws behind every token that was
+    not drafted; this is what is left of it without them.
+
+    Parameters
+    ----------
+    free : float
+        F ≥ 0; 0 is lossless, L accepts every draft. A fraction accepts the position in between outright with that
+        probability.
+    """
+
+    free: float
+    source: ClassVar[str] = "this project"
+    reconstructed: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
+    at_least_lossless: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "free", real_number(self.free, "free", least=0.0))
+
+    @property
+    def lossless(self) -> bool:
+        return self.free == 0
+
+    @property
+    def support_safe(self) -> bool:
+        return self.free == 0
+
+    def acceptance(self, p: Any, q: Any, position: Position) -> Array:
+        xp, p, q = pair(p, q)
+        share = np.clip(self.free - np.asarray(position, dtype=np.float64), 0.0, 1.0)[..., None]
+        outright = xp.asarray(share, dtype=p.dtype, device=device(p))
+        return outright + (1 - outright) * accept_up_to(p, q)
+
+
+@dataclass(frozen=True)
 class FixedAcceptance:
     """f = rate for every token: no rule anybody should decode with, but one whose cost and survival are known.
 

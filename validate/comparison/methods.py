@@ -70,6 +70,7 @@ def relaxed_methods(length: int, codebook: Any) -> dict[str, Method]:
     LANTERN++, G*           k = 10, λ = e^s, residual G*
     LANTERN++, published    the same with the residual of its code for static trees
     Cactus, mentored, CSD   published residuals; CSD without its condition on TV
+    optimal by position     the first F = s positions outright, the rest lossless (this project)
     lifted …                block verification against that rule's own output law (this project)
     capped …                capped block verification (this project)
     ======================  ======================================================================
@@ -112,6 +113,11 @@ def relaxed_methods(length: int, codebook: Any) -> dict[str, Method]:
         "Cactus": _ruled(cactus, published(cactus), "delta {d:.4g}"),
         "mentored": replace(_ruled(mentored, published(mentored), "KL {d:.4g} a step"), matching=MENTORED_IMAGES),
         "CSD": _ruled(entropy, published(entropy), "lambda {d:.4g}"),
+        "optimal by position": Method(
+            lambda s: Verifier(theory.OutrightFirst(s)),
+            lambda s: Verifier(theory.OutrightFirst(s)),
+            "first {:.4g}".format,
+        ),
         "lifted uniform": _own(blocks["lifted uniform"], "omega {w:.4g}"),
         "lifted excess": _own(lambda s: theory.lifted_block(Verifier(theory.Relaxed(excess(s)))), "d {d:.4g}"),
         "lifted mild": _own(lambda s: theory.lifted_block(Verifier(theory.Relaxed(mild(s)))), "d {d:.4g}"),
