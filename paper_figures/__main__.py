@@ -97,6 +97,10 @@ def _make_side_by_side(store: Store, chosen: list[registry.Figure], force: bool,
         lines = [line for line in done.stdout.splitlines() if not line.startswith("gallery: ")]
         return done.returncode, "\n".join([*lines, done.stderr.strip()]).strip()
 
+    done_before = [] if force else [figure for figure in chosen if store.up_to_date(figure)]
+    for figure in done_before:
+        print(f"{figure.name}  up to date")
+    chosen = [figure for figure in chosen if figure not in done_before]
     with ThreadPoolExecutor(jobs) as pool:
         # The real images, whose figures are the dearest, come last in the gallery.
         running = {pool.submit(child, figure): figure for figure in reversed(chosen)}

@@ -120,6 +120,13 @@ class Store:
             text = json.dumps(state, indent=1, sort_keys=True, ensure_ascii=False)
             write_atomically(self.folder / "state.json", text.encode())
 
+    def up_to_date(self, figure: Figure) -> bool:
+        """Whether table and pictures are those that `make` would leave."""
+        table = table_fingerprint(figure, self.quick, self.seed)
+        entry = self.state().get(figure.name, {})
+        same = entry.get("table") == table and entry.get("picture") == picture_fingerprint(figure, table)
+        return same and all(self.intact(figure.name, kind) for kind in ("csv", *PICTURES))
+
     def make(self, figure: Figure, force: bool = False) -> Outcome:
         """Build and draw a figure, as far as it is not up to date.
 
@@ -135,7 +142,7 @@ class Store:
         entry = self.state().get(name, {})
         cells = self._cells(name, table)
         table_kept = not force and entry.get("table") == table and self.intact(name, "csv")
-        if table_kept and entry.get("picture") == picture and all(self.intact(name, kind) for kind in PICTURES):
+        if not force and self.up_to_date(figure):
             return "up to date"
         start, earlier = time.perf_counter(), 0.0
         if table_kept:

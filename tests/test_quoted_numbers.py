@@ -101,7 +101,7 @@ NO_RESULTS = {
         "e^{−.2 i}": "the rule's definition",
         "under weak guidance ν = .7": "a setting",
         "about ten minutes on two cores": "expected time; each figure's own stands in the gallery",
-        "in about a minute": "expected time of a command",
+        "in about two minutes": "expected time of a command",
         "in ninety seconds": "expected time of a command",
         "five minutes with CUDA": "expected time of a command",
         "A larger pair (14 × 14 tokens, a target of 10 M parameters)": "setting",
