@@ -165,7 +165,7 @@ def draw(rows: Rows) -> Picture:
         )
     panel.set(xlabel="tokens per target call", ylabel=f"TV of whole sequences ({rows[0]['tokens']} tokens)")
     panel.set_ylim(bottom=-0.01)
-    panel.legend(loc="upper left")
+    panel.legend(loc="lower right")
     return figure
 
 

@@ -38,6 +38,7 @@ TILTED: dict[str, Any] = {"color": style.PURPLE, "linestyle": ":"}
 LIFTED: dict[str, Any] = {"color": style.GREEN, "linestyle": "-."}
 CAPPED: dict[str, Any] = {"color": style.SKY, "linestyle": "-", "markerfacecolor": "white"}
 BUDGET: dict[str, Any] = {"color": style.RED, "linestyle": "none", "markerfacecolor": "none", "markersize": 6}
+SKIPPED: dict[str, Any] = {"color": style.BLACK, "linestyle": "none", "markersize": 9}
 LOOKS: dict[str, dict[str, Any]] = {
     UNIFORM: {"color": style.BLACK, "linestyle": "-", "marker": "o", "linewidth": 2.0},
     "COOL-SD, floored": SCHEDULE | {"marker": "s"},
@@ -58,6 +59,10 @@ LOOKS: dict[str, dict[str, Any]] = {
     "budgeted uniform, KL(out|p)": BUDGET | {"marker": "p"},
     "budgeted uniform, KL(p|out)": BUDGET | {"marker": ">"},
     "feature chain, uniform": {"color": style.GREY, "linestyle": "none", "marker": "h"},
+    "optimal by position": {"color": style.GREY, "linestyle": "--", "marker": "o", "markerfacecolor": "white"},
+    "VVS-style, K 1, rho 1": SKIPPED | {"marker": "1"},
+    "VVS-style, K 3, rho 0.5": SKIPPED | {"marker": "2"},
+    "VVS-style, K 3, rho 1": SKIPPED | {"marker": "+"},
 }
 """One colour and dash a family, markers for its members; hollow: capped blocks, budgets, a published residual."""
 OTHER: dict[str, Any] = {"color": style.GREY, "linestyle": ":", "marker": "."}
