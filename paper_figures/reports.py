@@ -22,13 +22,21 @@ def newest_report(kind: Kind, folder: Path = REPORTS) -> dict[str, Any]:
     ------
     FileNotFoundError
         If there is none; the message says how one is made.
+    ValueError
+        A damaged one; names the file.
     """
     found = sorted(folder.glob(f"{kind}-*.json"))
+    command = f"python -m validate {kind} --out validate/reports/{kind}-cpu.json"
     if not found:
-        raise FileNotFoundError(
-            f"no {kind}-*.json in {folder}; make one: python -m validate {kind} --out validate/reports/{kind}-cpu.json"
+        raise FileNotFoundError(f"no {kind}-*.json in {folder}; make one: {command}")
+    try:
+        report = json.loads(found[-1].read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{found[-1]} is damaged ({error}); remove it, or make it again with {command}") from None
+    if not isinstance(report, dict) or "settings" not in report:
+        raise ValueError(
+            f"{found[-1]} is no report of python -m validate {kind}; remove it, or make one with {command}"
         )
-    report: dict[str, Any] = json.loads(found[-1].read_text(encoding="utf-8"))
     return report | {"file": found[-1].name}
 
 

@@ -32,6 +32,11 @@ from simulate.files import write_atomically
 Outcome: TypeAlias = Literal["made", "redrawn", "up to date"]
 PICTURES = ("pdf", "png")
 FINGERPRINT_DIGITS = 16
+ENTRY: dict[str, Any] = {
+    **dict.fromkeys(("table", "picture", "title", "claim", "caption"), str),
+    "files": dict, "rows": int, "seconds": (int, float),
+}  # fmt: skip
+"""What an entry of the state must hold; another is damaged, and its figure is made again."""
 
 
 def render(figure: Figure, rows: Rows, small: bool = False) -> dict[str, bytes]:
@@ -88,8 +93,11 @@ class Store:
             return {}
         if not isinstance(state, dict):
             return {}
-        needed = {"table", "picture", "files", "rows", "title", "claim", "caption", "seconds"}
-        return {name: e for name, e in state.items() if isinstance(e, dict) and needed <= set(e)}
+        return {
+            name: e
+            for name, e in state.items()
+            if isinstance(e, dict) and all(isinstance(e.get(field), kind) for field, kind in ENTRY.items())
+        }
 
     def intact(self, name: str, kind: str) -> bool:
         """Whether a file of the figure is the one that was written."""

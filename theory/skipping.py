@@ -56,6 +56,10 @@ LARGEST = 2**18
 """Most sequences enumerated: all laws of all of them are held at once."""
 
 
+CONFIDENCE_SLACK = 1e-6
+"""What a law in single precision may be off by: decoders and likelihoods must agree on which laws are sure enough."""
+
+
 @dataclass(frozen=True)
 class Skipping:
     """When a pass is skipped, and how much of its draft is emitted.
@@ -86,7 +90,7 @@ class Skipping:
 
     def trusted(self, q: Array) -> Array:
         """Whether a draft law (..., V) is sure enough to be emitted unseen, bool (...)."""
-        return array_namespace(q).max(q, axis=-1) >= self.confidence
+        return array_namespace(q).max(q, axis=-1) >= self.confidence - CONFIDENCE_SLACK
 
 
 @dataclass(frozen=True, eq=False)

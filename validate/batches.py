@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from theory.verifiers import check_verifier
 from validate.clock import Clock
 from validate.memory import naming_the_batch_that_fits
 from validate.models import Pair, Warp, resolve_device
@@ -153,6 +154,30 @@ Begin: TypeAlias = Callable[[Batch], tuple[BatchDecoder, Round]]
 """Starts a batch."""
 
 
+def check_batch(batch: Any) -> None:
+    """Refuse what is no number of images to decode together."""
+    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
+        raise ValueError(f"batch must be a whole number >= 1, got {batch!r}")
+
+
+def check_round(verifier: Any, length: Any, least: int) -> None:
+    """Refuse what is no number of drafted tokens, and what does not verify them.
+
+    Raises
+    ------
+    ValueError
+        For a length that is no whole number or below `least`; no verifier for a length ≥ 1.
+    TypeError
+        Something else in a verifier's place, a rule for instance.
+    """
+    if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < least:
+        raise ValueError(f"length must be a whole number >= {least}, got {length!r}")
+    if length and verifier is None:
+        raise ValueError(f"a round of {length} drafted tokens needs a verifier")
+    if verifier is not None:
+        check_verifier(verifier)
+
+
 def rows_of(conditions: tuple[Any, Any], numbers: range) -> tuple[Any, Any]:
     """Some images' conditions, of target and draft."""
     rows = slice(numbers.start, numbers.stop)
@@ -232,8 +257,13 @@ def decode_in_batches(
     ValueError, MemoryError
         As `validate.decode`.
     """
-    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
-        raise ValueError(f"batch must be a whole number >= 1, got {batch!r}")
+    check_batch(batch)
+    if warp is not None and not isinstance(warp, Warp):
+        raise ValueError(f"warp must be a validate.Warp(temperature, top_k, top_p), got {warp!r}")
+    if guidance is not None and (isinstance(guidance, bool) or not isinstance(guidance, (int, float, np.number))):
+        raise ValueError(f"guidance must be a number, got {guidance!r}")
+    if not isinstance(device, (str, torch.device)):
+        raise ValueError(f'device must be "auto", "cpu" or "cuda", got {device!r}')
     place = resolve_device(device)
     pair = pair.to(place)
     scale = pair.guidance if guidance is None else float(guidance)

@@ -12,7 +12,17 @@ import numpy as np
 import torch
 
 from theory import AnyVerifier
-from validate.batches import Batch, Decoded, Options, Round, decode_in_batches, rows_of, run_rounds
+from validate.batches import (
+    Batch,
+    Decoded,
+    Options,
+    Round,
+    check_batch,
+    check_round,
+    decode_in_batches,
+    rows_of,
+    run_rounds,
+)
 from validate.decoder import Decoder
 from validate.models import Pair
 from validate.noise import image_noise
@@ -58,10 +68,7 @@ def decode(
     Equal seeds give equal images on one platform up to float32 rounding of the networks, which may depend on the
     batch's size. Oracle: `simulate.decode` and `theory.analyse_sequence` on a network of a few tokens.
     """
-    if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 0:
-        raise ValueError(f"length must be a whole number >= 0, got {length!r}")
-    if length and verifier is None:
-        raise ValueError(f"a round of {length} drafted tokens needs a verifier")
+    check_round(verifier, length, 0)
 
     def begin(batch: Batch) -> tuple[Decoder, Round]:
         noise = batch.noise(max(length, 1))
@@ -97,7 +104,11 @@ def decode_one_round(
         Positions start…start+L are new; the prefix stands before them, what follows is of no meaning.
     accepted : int64 array, shape (B,)
     """
+    check_round(verifier, length, 1)
+    check_batch(batch)
     start = np.asarray(start)
+    if not np.issubdtype(start.dtype, np.integer):
+        raise ValueError(f"start must hold whole numbers, got {start.dtype}")
     if start.shape != (len(prefix.tokens),):
         raise ValueError(f"start must hold one place per image, shape ({len(prefix.tokens)},), got {start.shape}")
     late = np.flatnonzero((start < 0) | (start + length + 1 > pair.num_tokens))

@@ -23,6 +23,7 @@ from simulate.estimation import estimate_from_filters
 from simulate.intervals import Interval, mean_interval
 from simulate.ratios import ratio_divergences
 from theory import AnyVerifier, OffsetFilter, round_along_paths
+from theory.verifiers import check_verifier
 from validate.decoding import Decoded, decode, decode_one_round
 from validate.models import Pair, Warp, resolve_device
 from validate.prediction import Prediction, predict, start_probabilities
@@ -235,6 +236,7 @@ def measure(
     ValueError
         For what `decode` refuses, or a block as long as the image.
     """
+    check_verifier(verifier)
     if not 1 <= length < pair.num_tokens:
         raise ValueError(f"length must lie in 1…{pair.num_tokens - 1}, got {length}")
     pair = pair.to(resolve_device(device))

@@ -127,7 +127,12 @@ def predict(scores: AnyScores, verifier: AnyVerifier, length: int, confidence: f
     terms = _windows(scores, verifier, length)
     weights = start_probabilities(scores, verifier, length)[: total - length + 1]
     weights = weights / weights.sum()
-    rounds = {name: mean_interval([v @ weights], confidence, "normal", name=name) for name, v in terms.items()}
+    # A place that no round starts at does not count, however large its term.
+    begun = weights > 0
+    rounds = {
+        name: mean_interval([v[:, begun] @ weights[begun]], confidence, "normal", name=name)
+        for name, v in terms.items()
+    }
 
     def mean(values: np.ndarray, name: str, most: float = np.inf) -> Interval:
         return mean_interval([values], confidence, "normal", most=most, name=name)
@@ -136,9 +141,10 @@ def predict(scores: AnyScores, verifier: AnyVerifier, length: int, confidence: f
     return Prediction(
         **rounds,
         tokens_per_call=calls.map(lambda c: total / max(c, 1.0)),
-        token_tv=mean(whole.total_variation.mean(axis=1), "predictive TV", 1.0),
-        token_kl_output_target=mean(whole.kl_output_target.mean(axis=1), "KL(output, target)"),
-        token_kl_target_output=mean(whole.kl_target_output.mean(axis=1), "KL(target, output)"),
+        # Behind a token that the rule cannot emit there is no law of its own: such tokens are left out.
+        token_tv=mean(np.nanmean(whole.total_variation, axis=1), "predictive TV", 1.0),
+        token_kl_output_target=mean(np.nanmean(whole.kl_output_target, axis=1), "KL(output, target)"),
+        token_kl_target_output=mean(np.nanmean(whole.kl_target_output, axis=1), "KL(target, output)"),
     )
 
 

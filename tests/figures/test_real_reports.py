@@ -214,3 +214,10 @@ def test_a_part_that_is_missing_is_left_out_and_said_so(part: str) -> None:
 def test_an_empty_cascade_report_is_refused() -> None:
     with pytest.raises(ValueError, match="none of: properties"):
         cascade.rows_of({"settings": {}})
+
+
+@pytest.mark.parametrize("content", ['{"settings": ', "[]", '{"rows": []}'])
+def test_a_damaged_report_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "compare-1.json").write_text(content)
+    with pytest.raises(ValueError, match=r"compare-1\.json is .* python -m validate compare"):
+        newest_report("compare", tmp_path)

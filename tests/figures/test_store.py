@@ -60,6 +60,11 @@ def test_damaged_state_means_make_again(small: Figure, tmp_path: Path) -> None:
     store.make(small)
     (tmp_path / "state.json").write_text("{ half", encoding="utf-8")
     assert store.make(small) == "made"
+    for field, wrong in (("files", None), ("files", []), ("seconds", "x"), ("title", 3), ("caption", None)):
+        state = json.loads((tmp_path / "state.json").read_text(encoding="utf-8"))
+        state["small_one"][field] = wrong
+        (tmp_path / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        assert store.make(small) == "made"
 
 
 def test_fingerprint_follows_what_is_used(small: Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import theory
 import validate
-import validate.decoding as decoding
+import validate.batches as batches
 from tests.validate.networks import TOKENS, table, tiny_pair
 from validate.__main__ import main
 from validate.decoder import Decoder
@@ -109,7 +109,7 @@ def test_lossless_is_not_told_from_the_target_and_faults_are(baseline: Any, monk
     assert run(suspect, baseline).same_as_target < 1e-4
     with monkeypatch.context() as patch:
         patch.setattr(
-            decoding,
+            batches,
             "image_noise",
             lambda *a: replace(image_noise(*a), acceptance=torch.zeros_like(image_noise(*a).acceptance)),
         )

@@ -19,7 +19,9 @@ from typing import Any
 from simulate.files import write_json
 from validate.cascade.comparison import compare_images, compare_nodes
 from validate.cascade.properties import measure_properties
+from validate.comparison.parts import weights_fingerprint
 from validate.decoding import decode
+from validate.drafters.attached import attached_folder
 from validate.drafters.shipped import shipped_drafter
 from validate.drafters.trees import feature_proposer
 from validate.models import load
@@ -76,18 +78,26 @@ def summary(found: dict[str, Any]) -> str:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """All parts asked for, from the file where they are done."""
-    count = options.images or (QUICK_IMAGES if options.quick else IMAGES)
+    count = options.images
+    if count is None:
+        count = QUICK_IMAGES if options.quick else IMAGES
     if count < 4:
         raise ValueError(f"--images is {count}; intervals need at least 4")
     pair = load(options.pair, device=options.device)
     drafter = shipped_drafter(pair, options.drafter)
+    folder = options.drafter or attached_folder(pair, "drafter")
     settings = {
         "pair": pair.name, "images": count, "seed": options.seed, "quick": options.quick, "guidance": pair.guidance,
-        "tree": "LANTERN's 25 nodes", "drafter": "shipped" if options.drafter is None else options.drafter.name,
+        "tree": "LANTERN's 25 nodes", "weights": weights_fingerprint(pair, [folder]),
     }  # fmt: skip
     report: dict[str, Any] = {"settings": settings}
     if options.out is not None and options.out.exists():
-        report = dict(json.loads(options.out.read_text(encoding="utf-8")))
+        try:
+            report = json.loads(options.out.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{options.out} is damaged ({error}): delete it, or name another") from None
+        if not isinstance(report, dict):
+            raise ValueError(f"{options.out} holds no report: delete it, or name another")
         if report.get("settings") != settings:
             raise ValueError(
                 f"{options.out} was made with {report.get('settings')}, now it is {settings}: name another"

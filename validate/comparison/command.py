@@ -27,8 +27,9 @@ from validate.comparison.rounds import draft_rounds
 from validate.comparison.schemes import SCHEMES
 from validate.comparison.sweep_command import sweep
 from validate.comparison.table import best, lossless_lines, table
+from validate.drafters.attached import attached_folder
 from validate.measurement import sample_baseline
-from validate.models import Warp, load, resolve_device
+from validate.models import Pair, Warp, load, resolve_device
 
 SIZES, QUICK_SIZES = (0.1, 0.3, 0.5, 0.7), (0.3, 0.6)
 IMAGES, QUICK_IMAGES = 100, 24
@@ -79,7 +80,8 @@ def parser() -> argparse.ArgumentParser:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     p = parser()
     options = p.parse_args(arguments)
-    options.images = options.images or (QUICK_IMAGES if options.quick else IMAGES)
+    if options.images is None:
+        options.images = QUICK_IMAGES if options.quick else IMAGES
     options.sizes = tuple(sorted(set(options.sizes or (QUICK_SIZES if options.quick else SIZES))))
     if options.images < 4:
         p.error(f"--images is {options.images}; intervals need at least 4")
@@ -104,6 +106,12 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def _attached(pair: Pair, drafter: Path | None) -> list[Path]:
+    """Folders of the networks that draft for the pair's target."""
+    own = attached_folder(pair, "drafter") if drafter is None else drafter
+    return [own, attached_folder(pair, "row_below"), attached_folder(pair, "multiscale")]
+
+
 def compare(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """All rows and the power of the test of lossless ones, from disk where they are done."""
     device = resolve_device(options.device)
@@ -112,7 +120,8 @@ def compare(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str
     if not 1 <= options.length < pair.num_tokens:
         raise ValueError(f"--length must lie in 1…{pair.num_tokens - 1}, got {options.length}")
     settings = {
-        "pair": pair.name, "draft": pair.draft_name, "weights": weights_fingerprint(pair), "length": options.length,
+        "pair": pair.name, "draft": pair.draft_name, "length": options.length,
+        "weights": weights_fingerprint(pair, _attached(pair, options.drafter)),
         "window": options.window, "images": options.images, "seed": options.seed, "device": device.type,
         "guidance": pair.guidance if options.guidance is None else options.guidance,
         "temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p, "quick": options.quick,

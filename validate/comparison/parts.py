@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ class Parts:
         file = self.folder / "settings.json"
         if not file.exists():
             write_json(file, settings)
-        found = json.loads(file.read_text())
+        found = _read(file)
+        if found is None:
+            raise ValueError(f"{file} is damaged: choose another --out, or delete the folder {self.folder}")
         for name in settings:
             if found.get(name) != settings[name]:
                 raise ValueError(
@@ -51,11 +54,8 @@ class Parts:
                 )
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The stored numbers of a part, if it is done."""
-        file = None if self.folder is None else self.folder / f"{key}.json"
-        if file is None or not file.exists():
-            return None
-        return dict(json.loads(file.read_text()))
+        """The stored numbers of a part, if it is done; a damaged file counts as not done."""
+        return None if self.folder is None else _read(self.folder / f"{key}.json")
 
     def put(self, key: str, row: dict[str, Any]) -> None:
         """Store a finished part."""
@@ -63,9 +63,21 @@ class Parts:
             write_json(self.folder / f"{key}.json", row)
 
 
-def weights_fingerprint(pair: Pair) -> str:
-    """Of the networks' weights, so that results of another training are not taken for these."""
+def _read(file: Path) -> dict[str, Any] | None:
+    """What a file holds; None where it is absent, damaged or empty."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found else None
+
+
+def weights_fingerprint(pair: Pair, folders: Sequence[Path] = ()) -> str:
+    """Of the networks' weights and of drafters' folders, so that another training's results are not taken for these."""
     digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.glob("*")):
+            digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
     for model in (pair.target, pair.draft):
         for name, value in getattr(model, "state_dict", dict)().items():
             digest.update(name.encode() + value.detach().double().sum().cpu().numpy().tobytes())

@@ -60,7 +60,8 @@ def parser() -> argparse.ArgumentParser:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     p = parser()
     options = p.parse_args(arguments)
-    options.images = options.images or (QUICK_IMAGES if options.quick else IMAGES)
+    if options.images is None:
+        options.images = QUICK_IMAGES if options.quick else IMAGES
     if options.images < 4:
         p.error(f"--images is {options.images}; intervals need at least 4")
     options.sizes = sorted(set(options.sizes or (SIZES[1:2] if options.quick else SIZES)))

@@ -89,6 +89,8 @@ def load_attached(kind: type[_Network], folder: Path, pair: Pair, train: str) ->
             f"{target_sha256(pair)}: it means nothing to another target"
         )
     path = folder / "model.safetensors"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; make the folder anew: {train}")
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != found["sha256"]:
         raise WeightsError(f"{path} has not the SHA-256 that config.json records")

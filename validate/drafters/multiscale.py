@@ -29,6 +29,7 @@ side, and every default.
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any, Unpack
@@ -228,6 +229,8 @@ def decode_multiscale(
     Source: 2601.05149, reconstructed. Oracle: the law enumerated over drafts and redraws on a grid of nine cells.
     """
     radius = whole_number(radius, "radius", 0)
+    if not isinstance(drafter, MultiScaleDrafter):
+        raise TypeError(f"drafter must be a MultiScaleDrafter, as of shipped_multiscale; got {type(drafter).__name__}")
     if not isinstance(rule, NeighbourhoodPooling):
         raise ValueError(f"rule must be a theory.NeighbourhoodPooling, got {rule!r}")
     for what, ours, theirs in (
@@ -242,7 +245,8 @@ def decode_multiscale(
 
     def begin(batch: Batch) -> tuple[MultiScaleDecoder, Round]:
         noise = batch.noise(1)
-        own = drafter.to(batch.pair.device)
+        # Moved as a copy: the caller keeps the drafter where it is.
+        own = copy.deepcopy(drafter).to(batch.pair.device)
         decoder = MultiScaleDecoder(
             own, rule, radius, batch.pair, batch.conditions[0], noise, batch.guidance, batch.warp
         )
@@ -261,6 +265,8 @@ def tv_lower_bound(ours: np.ndarray, theirs: np.ndarray, confidence: float = 0.9
     >>> tv_lower_bound(np.zeros(1000), np.ones(1000))[1]
     1.0
     """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}")
     ours, theirs = np.sort(np.asarray(ours, dtype=float)), np.sort(np.asarray(theirs, dtype=float))
     for name, values in (("ours", ours), ("theirs", theirs)):
         if values.ndim != 1 or not len(values) or np.isnan(values).any():

@@ -26,6 +26,7 @@ torch.Size([1, 2, 5])
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from theory import AnyVerifier
-from validate.batches import Batch, Decoded, Options, Round, decode_in_batches
+from validate.batches import Batch, Decoded, Options, Round, check_round, decode_in_batches
 from validate.decoder import Decoder
 from validate.drafters.attached import attached_folder, load_attached
 from validate.models import Pair, Warp
@@ -198,7 +199,12 @@ class RowBelowDecoder(Decoder):
         return laws[row, torch.clamp(wanted, max=window - 1)]
 
 
-def _check(heads: RowBelowHeads, pair: Pair, length: Any, mode: Any) -> None:
+def _check(heads: Any, pair: Pair, verifier: Any, length: Any, mode: Any) -> None:
+    if not isinstance(heads, RowBelowHeads):
+        raise TypeError(
+            f"heads must be RowBelowHeads, from shipped_heads(pair) for instance, got {type(heads).__name__}"
+        )
+    check_round(verifier, length, 1)
     if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or not 1 <= length <= heads.length:
         raise ValueError(f"length must be a whole number in 1…{heads.length}, the heads there are; got {length!r}")
     if mode not in get_args(Mode):
@@ -250,11 +256,12 @@ def decode_row_below(
     Source: 2510.25739, reconstructed. Oracle: the enumerated law of a network of few tokens, with the draft laws of
     `laws_by_offset` (relaxed verifiers too).
     """
-    _check(heads, pair, length, mode)
+    _check(heads, pair, verifier, length, mode)
 
     def begin(batch: Batch) -> tuple[Decoder, Round]:
         noise = batch.noise(length)
-        own = heads.to(batch.pair.device)
+        # Moved as a copy: the caller keeps heads where the pair is.
+        own = copy.deepcopy(heads).to(batch.pair.device)
         decoder = RowBelowDecoder(own, mode, batch.pair, batch.conditions, noise, batch.guidance, batch.warp)
         return decoder, partial(decoder.turn, verifier, length)
 

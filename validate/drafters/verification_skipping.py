@@ -30,7 +30,7 @@ from torch import Tensor
 
 import theory
 from theory import AnyVerifier, Skipping, SkippingFilter
-from validate.batches import Batch, Decoded, Options, Round, decode_in_batches
+from validate.batches import Batch, Decoded, Options, Round, check_round, decode_in_batches
 from validate.decoder import Decoder
 from validate.models import Pair
 from validate.scoring import AnyScores
@@ -140,8 +140,7 @@ def decode_skipping(
     Source: 2511.13587, reconstructed. Oracle: `theory.analyse_skipping` on a network of a few tokens. With ρ = 0 the
     images are those of `validate.decode` with the same seed.
     """
-    if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
-        raise ValueError(f"length must be a whole number >= 1, got {length!r}")
+    check_round(verifier, length, 1)
     if not isinstance(skipping, Skipping):
         raise ValueError(f"skipping must be a theory.Skipping, got {skipping!r}")
     if skipping.most + length > pair.num_tokens:
