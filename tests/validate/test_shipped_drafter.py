@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from validate.training.drafter import fit_drafter, store_drafter
 from validate.training.presets import Plan
 from validate.tree_decoding import decode_tree
 
+ROOT = Path(__file__).resolve().parents[2]
 LARGEST = 1_000_000
 
 
@@ -93,3 +95,20 @@ def test_the_command_reports_what_is_missing(tmp_path: Path, capsys: pytest.Capt
     assert main(["drafter", "--weights", missing, "--out", str(tmp_path / "out")]) == 1
     assert "error:" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_drafters_card_says_what_the_report_says() -> None:
+    folder = ROOT / "validate/weights/fashion"
+    card = (folder / "DRAFTERS.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"`(validate/reports/[^`]+)`", card)
+    report = json.loads((ROOT / named).read_text(encoding="utf-8"))
+    speed = {row["method"]: f"{row['tokens_per_call'][1]:.2f}" for row in report["rows"] if row["size"] is None}
+    for line in (
+        f"{speed['tree']} (25 nodes), {speed['feature chain']} (chain)",
+        f"{speed['Hawk-style']}, lossless",
+        f"{speed['MuLo-SD-style, tau 0.05']} at τ = .05",
+        f"64x1 reaches {speed['lossless']}.",
+    ):
+        assert line in card
+    for name in ("drafter", "row_below", "multiscale"):
+        assert f"{sum(path.stat().st_size for path in (folder / name).iterdir()):,}" in card
