@@ -99,6 +99,6 @@ def test_rows_of_the_report_are_the_reports(tmp_path: Path) -> None:
             assert [row[f"{name}_lower"], row[name], row[f"{name}_upper"]] == found[row["method"], row["size"]][name]
     with pytest.raises(FileNotFoundError, match="python -m validate compare"):
         newest_report("compare", tmp_path)
-    (tmp_path / "compare-1.json").write_text(json.dumps({"a": 1}))
-    (tmp_path / "compare-2.json").write_text(json.dumps({"a": 2}))
-    assert newest_report("compare", tmp_path) == {"a": 2, "file": "compare-2.json"}
+    (tmp_path / "compare-1.json").write_text(json.dumps({"settings": {}, "a": 1}))
+    (tmp_path / "compare-2.json").write_text(json.dumps({"settings": {}, "a": 2}))
+    assert newest_report("compare", tmp_path) == {"settings": {}, "a": 2, "file": "compare-2.json"}

@@ -204,9 +204,9 @@ def _check(heads: Any, pair: Pair, verifier: Any, length: Any, mode: Any) -> Non
         raise TypeError(
             f"heads must be RowBelowHeads, from shipped_heads(pair) for instance, got {type(heads).__name__}"
         )
-    check_round(verifier, length, 1)
     if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or not 1 <= length <= heads.length:
         raise ValueError(f"length must be a whole number in 1…{heads.length}, the heads there are; got {length!r}")
+    check_round(verifier, length, 1)
     if mode not in get_args(Mode):
         raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
     if heads.columns != pair.grid[1]:
