@@ -21,6 +21,8 @@ from paper_figures import pairs, style
 from paper_figures.registry import Context, Figure, Row, Rows, register
 from paper_figures.tables import column, distinct, group, select
 from simulate.intervals import mean_interval
+from simulate.tv_bounds import event_tv
+from theory.sequences import target_law
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -51,25 +53,6 @@ def target_of(context: Context) -> simulate.GridChain:
     return simulate.potts_grid(HEIGHT, WIDTH, COLOURS, context.rng("target"), coupling=1.0)
 
 
-def probabilities(target: theory.Chain) -> np.ndarray:
-    """P of every sequence, first token most significant, shape (V**T,)."""
-    size, law = target.vocab_size, np.ones(1)
-    for depth in range(TOKENS):
-        prefixes = np.indices((size,) * depth).reshape(depth, size**depth).T
-        law = (law[:, None] * np.asarray(target.conditional(prefixes))).ravel()
-    return law
-
-
-def least_tv(tokens: np.ndarray, law: np.ndarray, size: int) -> tuple[float, float, float]:
-    """Lower end, value and upper end of P̂(A) − P(A), A chosen on the first half of the sequences."""
-    codes = tokens @ size ** np.arange(tokens.shape[1])[::-1]
-    half = len(codes) // 2
-    event = np.bincount(codes[:half], minlength=len(law)) / half > law
-    terms = event[codes[half:]].astype(float)
-    interval = mean_interval([terms], 0.95, "normal", most=1.0, name="event")
-    return tuple(x - float(law[event].sum()) for x in interval)  # type: ignore[return-value]
-
-
 def _row(context: Context, method: str, **values: Any) -> Row:
     row: Row = {"method": method, "tokens": TOKENS, "length": LENGTH, "vocabulary": COLOURS, "seed": context.seed}
     names: tuple[str, ...] = (
@@ -87,7 +70,7 @@ def _row(context: Context, method: str, **values: Any) -> Row:
 def _measured(context: Context, decoded: simulate.Decoded, law: np.ndarray) -> Row:
     calls = mean_interval([decoded.calls.astype(float)], 0.95, "normal", least=1.0, most=float(TOKENS), name="calls")
     lower, value, upper = calls.map(lambda c: TOKENS / c)
-    found = least_tv(decoded.tokens, law, COLOURS)
+    found = event_tv(decoded.tokens, law)
     row: Row = {"sequences": len(decoded.calls), "tokens_per_call": value, "tokens_per_call_lower": lower}
     row |= {"tokens_per_call_upper": upper}
     return row | dict(zip(("tv_estimate_lower", "tv_estimate", "tv_estimate_upper"), found, strict=True))
@@ -99,7 +82,7 @@ def _jacobi(context: Context, method: str, omega: float) -> Rows:
     verifier = theory.Verifier(theory.Lossless() if omega == 1 else theory.Relaxed(omega))
     rng = context.rng("jacobi", method, str(omega))
     run = simulate.decode_jacobi(target, verifier, LENGTH, TOKENS, count, rng, COUPLINGS[method])
-    measured = _measured(context, run, probabilities(target))
+    measured = _measured(context, run, np.asarray(target_law(target, TOKENS)))
     return [_row(context, method, strength=omega, tv=0.0 if omega == 1 else None, **measured)]
 
 
@@ -114,7 +97,7 @@ def _cool(context: Context, distance: float) -> Rows:
         if delta == CHECKED:
             count = QUICK_SEQUENCES if context.quick else SEQUENCES
             run = simulate.decode(target, draft, verifier, LENGTH, TOKENS, count, context.rng("check", str(distance)))
-            values |= _measured(context, run, probabilities(target))
+            values |= _measured(context, run, np.asarray(target_law(target, TOKENS)))
         values |= {"tokens_per_call": a.tokens_per_call, "tv": a.total_variation}
         rows.append(_row(context, COOL, **values))
     return rows

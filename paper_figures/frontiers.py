@@ -2,21 +2,14 @@
 
 Of one round: the least bound B and the least exact TV at every expected accepted length N, and every published rule
 beside them. Two kinds of rules: *token-wise* ones decide token by token; *any rule* keeps a prefix of the draft, chosen
-with the whole draft in view (block verification), and replaces what follows. Write A_i for the mass of drafts whose
-first i tokens are kept, Q_i for the draft's own mass, M_i for the mass of outputs already replaced by token i:
-
-    0 ≤ A_i ≤ Q_i (any rule) or A_i ≤ A_{i−1} q_i (token-wise),
-    M_i ≥ M_{i−1} p_i,   Σ_x (A_i + M_i) = A_{i−1} + M_{i−1},   P̂ = A_L + M_L.
-
-N = Σ A_i is linear in these and TV is convex: one linear programme each. That of the token-wise rules is
-`theory.exact_frontier`, its oracle; there the proof stands.
+with the whole draft in view (`theory.tv_frontier`).
 """
 
 from __future__ import annotations
 
 import statistics
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
@@ -26,9 +19,7 @@ from paper_figures import pairs, style
 from paper_figures.every_rule import KINDS, names
 from paper_figures.registry import Context, Figure, Row, Rows, register
 from paper_figures.tables import column, distinct, group, select
-from theory.chains import joint_layers
 from theory.every_rule import BLOCKS
-from theory.solvers import HIGHS_OPTIONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -61,87 +52,6 @@ FARTHEST = 8.0
 """End of the axis of ratios; what lies beyond is drawn on it."""
 
 
-class Programme(NamedTuple):
-    """The linear programme of the module's head in the variables (A, M, excess): matrices of scipy's `linprog`."""
-
-    a_ub: Any
-    b_ub: Any
-    a_eq: Any
-    b_eq: Any
-    bounds: list[tuple[float, float | None]]
-    accepted: Any
-    excess: Any
-
-
-def programme(target: theory.Chain, draft: theory.Chain, length: int, token_wise: bool) -> Programme:
-    """Constraints, and the rows of N and of TV, for one kind of rules."""
-    from scipy import sparse
-
-    layers = list(joint_layers(target, draft, length, enumerate_prefixes=True))
-    laws = [(np.asarray(layer.target), np.asarray(layer.draft)) for layer in layers]
-    sizes = [p.size for p, _ in laws]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    count = int(starts[-1])
-    total = 2 * count + sizes[-1]
-
-    def variables(first: int, size: int) -> Any:
-        return sparse.eye(size, total, k=first, format="csr")
-
-    upper, upper_at, equal, equal_at = [], [], [], []
-    bounds: list[tuple[float, float | None]] = []
-    drafted, law = np.ones(1), np.ones(1)
-    before_kept: Any = None
-    before_ended: Any = None
-    for i, (p, q) in enumerate(laws):
-        up = sparse.kron(sparse.identity(len(p)), np.ones((p.shape[1], 1)), format="csr")
-        drafted, law = (drafted[:, None] * q).reshape(-1), (law[:, None] * p).reshape(-1)
-        kept, ended = variables(starts[i], sizes[i]), variables(count + starts[i], sizes[i])
-        bounds += [(0.0, float(mass)) for mass in drafted]
-        if before_kept is None:
-            equal.append(up.T @ (kept + ended))
-            equal_at.append(np.ones(1))
-        else:
-            equal.append(up.T @ (kept + ended) - before_kept - before_ended)
-            equal_at.append(np.zeros(len(p)))
-            upper.append(sparse.diags(p.reshape(-1)) @ up @ before_ended - ended)
-            upper_at.append(np.zeros(p.size))
-            if token_wise:
-                upper.append(kept - sparse.diags(q.reshape(-1)) @ up @ before_kept)
-                upper_at.append(np.zeros(p.size))
-        before_kept, before_ended = kept, ended
-    upper.append(before_kept + before_ended - variables(2 * count, sizes[-1]))
-    upper_at.append(law)
-    bounds += [(0.0, None)] * (count + sizes[-1])
-    place = np.arange(total)
-    return Programme(
-        sparse.vstack(upper), np.concatenate(upper_at), sparse.vstack(equal), np.concatenate(equal_at), bounds,
-        (place < count).astype(float), (place >= 2 * count).astype(float),
-    )  # fmt: skip
-
-
-def _solved(programme: Programme, cost: Any, row: Any, least: float) -> float:
-    """Least cost·z with row·z ≥ least."""
-    from scipy import sparse
-    from scipy.optimize import linprog
-
-    p, options = programme, {key: value for key, value in HIGHS_OPTIONS.items() if key != "method"}
-    a_ub, b_ub = sparse.vstack([p.a_ub, -row[None]]), np.append(p.b_ub, -least)
-    found = linprog(cost, a_ub, b_ub, p.a_eq, p.b_eq, p.bounds, method="highs", options=options)
-    if found.status != 0:
-        raise RuntimeError(f"a frontier's programme was not solved: {found.message}")
-    return float(found.fun)
-
-
-def least_tv(programme: Programme, accepted: float) -> float:
-    """Least exact TV of a rule that accepts N = `accepted` tokens a round."""
-    return max(_solved(programme, programme.excess, programme.accepted, accepted), 0.0)
-
-
-def most_accepted(programme: Programme, tv: float) -> float:
-    """Largest N of a rule of exact TV at most `tv`."""
-    return -_solved(programme, -programme.accepted, -programme.excess, -tv)
-
-
 def _columns() -> Row:
     keys: tuple[str, ...] = (
         "allowed",
@@ -159,22 +69,22 @@ def _columns() -> Row:
     return dict.fromkeys(keys)
 
 
-def _curves(pair: pairs.Pair, length: int, programmes: dict[str, Programme]) -> Rows:
+def _curves(pair: pairs.Pair, length: int, programmes: dict[str, theory.TVFrontier]) -> Rows:
     front = theory.bound_frontier(pair.target, pair.draft, length)
     blocks = theory.block_frontier(pair.target, pair.draft, length, np.linspace(0, front.tv_bound[-1], CURVE))
     rows: Rows = []
     for allowed, solver in programmes.items():
-        free = most_accepted(solver, 0.0)
+        free = solver.most_accepted(0.0)
         for n in np.linspace(free, length, CURVE):
             bound = front.least_bound(float(n)) if allowed == "token-wise" else None
-            found = {"accepted": float(n), "bound": bound, "tv": least_tv(solver, float(n) - 1e-9)}
+            found = {"accepted": float(n), "bound": bound, "tv": solver.least_tv(float(n) - 1e-9)}
             rows.append(_columns() | {"allowed": allowed} | found)
     for n, bound in zip(blocks.expected_accepted, blocks.tv_bound, strict=True):
         rows.append(_columns() | {"allowed": "any rule", "accepted": float(n), "bound": float(bound)})
     return [{"part": "frontier"} | row for row in rows]
 
 
-def _rules(pair: pairs.Pair, length: int, sizes: Any, codebook: Any, programmes: dict[str, Programme]) -> Rows:
+def _rules(pair: pairs.Pair, length: int, sizes: Any, codebook: Any, programmes: dict[str, theory.TVFrontier]) -> Rows:
     front = theory.bound_frontier(pair.target, pair.draft, length)
     rows: Rows = []
     for line in theory.compare_every_rule(pair.target, pair.draft, length, codebook, sizes):
@@ -184,11 +94,11 @@ def _rules(pair: pairs.Pair, length: int, sizes: Any, codebook: Any, programmes:
         row |= {key: line[key] for key in ("kl_output_target", "kl_target_output")}
         reach = min(n, float(length)) - 1e-9  # a programme's own accuracy
         row |= {"least_bound": front.least_bound(min(n, length))}
-        row |= {"least_tv_token_wise": least_tv(programmes["token-wise"], reach)}
-        row |= {"least_tv_any": least_tv(programmes["any rule"], reach)}
+        row |= {"least_tv_token_wise": programmes["token-wise"].least_tv(reach)}
+        row |= {"least_tv_any": programmes["any rule"].least_tv(reach)}
         row |= {"left_at_bound": front.at(bound) - n}
-        row |= {"left_at_tv_token_wise": most_accepted(programmes["token-wise"], tv) - n}
-        row |= {"left_at_tv_any": most_accepted(programmes["any rule"], tv) - n}
+        row |= {"left_at_tv_token_wise": programmes["token-wise"].most_accepted(tv) - n}
+        row |= {"left_at_tv_any": programmes["any rule"].most_accepted(tv) - n}
         rows.append({"part": "rule"} | row)
     return rows
 
@@ -198,7 +108,9 @@ def _pair(context: Context, family: str) -> Rows:
     rng = context.rng("pair", family)
     pair = pairs.pair(family, 0, rng, vocabulary, length + 1, DISTANCE)
     codebook = rng.standard_normal((vocabulary, 2))
-    programmes = {name: programme(pair.target, pair.draft, length, flag) for name, flag in ALLOWED.items()}
+    programmes = {
+        name: theory.tv_frontier(pair.target, pair.draft, length, token_wise=flag) for name, flag in ALLOWED.items()
+    }
     settings = {"kind": KINDS[family], "length": length, "vocabulary": vocabulary, "seed": context.seed}
     sizes = QUICK_SIZES if context.quick else SIZES
     rows = _curves(pair, length, programmes) + _rules(pair, length, sizes, codebook, programmes)

@@ -102,6 +102,7 @@ from theory.sequences import (
 from theory.skipping import Skipping, SkippingAnalysis, SkippingFilter, analyse_skipping, filter_skipping
 from theory.symbolic import SymbolicRound, symbolic_round
 from theory.trees import TreeAnalysis, analyse_tree
+from theory.tv_frontier import TVFrontier, tv_frontier
 from theory.verifiers import AnyVerifier, Step, Verifier, acceptance_of, cool_sd, residual_after
 
 __all__ = [
@@ -164,6 +165,7 @@ __all__ = [
     "Step",
     "SurrogateResidual",
     "SymbolicRound",
+    "TVFrontier",
     "TableVerifier",
     "TabularChain",
     "TopK",
@@ -247,6 +249,7 @@ __all__ = [
     "target_residual",
     "total_variation",
     "transport_cost",
+    "tv_frontier",
     "uniform_schedule",
     "vanilla_residual",
 ]

@@ -155,7 +155,7 @@ def two_sample(ours: AnyScores, theirs: AnyScores, log_ratios: tuple[np.ndarray,
     return float(min(1.0, len(pairs) * min(ks_2samp(a, b).pvalue for a, b in pairs)))
 
 
-def _measured_rounds(
+def measured_rounds(
     pair: Pair, verifier: AnyVerifier, length: int, baseline: Baseline, seed: int, confidence: float, batch: int
 ) -> dict[str, Interval]:
     """Fresh rounds behind the target's prefixes: decoded ones against the target's own continuation."""
@@ -274,7 +274,7 @@ def measure(
         draft=pair.draft_name,
         prediction=predict(baseline.predicting_scores, verifier, length, confidence),
         estimate=estimate,
-        rounds=_measured_rounds(pair, verifier, length, baseline, seed, confidence, batch),
+        rounds=measured_rounds(pair, verifier, length, baseline, seed, confidence, batch),
         speed=_speed(run, baseline, run.tokens_per_call, length),
         quality=assess(pair, run.tokens, run.classes, scores.log_likelihood("target"), confidence),
         target_quality=baseline.quality,

@@ -18,6 +18,7 @@ from paper_figures import annealing_sizes, best_detector, budgets, frontiers, pa
 from paper_figures.registry import Context
 from paper_figures.tables import group, select
 from tests.figures.helpers import check_texts_and_pictures, figure, table
+from theory import detectors
 from theory.every_rule import BLOCKS
 
 NAMES = ("frontiers", "whole_image_laws", "best_detector", "budgets", "annealing_sizes")
@@ -48,19 +49,19 @@ def small_pair(seed: int) -> pairs.Pair:
 def test_the_token_wise_programme_is_the_certified_frontier() -> None:
     for seed in range(3):
         pair = small_pair(seed)
-        solver = frontiers.programme(pair.target, pair.draft, 2, token_wise=True)
+        solver = theory.tv_frontier(pair.target, pair.draft, 2, token_wise=True)
         budget = [0.0, 0.05, 0.2]
         exact = theory.exact_frontier(pair.target, pair.draft, 2, budget)
         for tv, lower, upper in zip(budget, exact.lower, exact.upper, strict=True):
-            assert lower - SOLVED <= frontiers.most_accepted(solver, tv) <= upper + SOLVED
-            assert frontiers.least_tv(solver, float(lower)) <= tv + SOLVED
+            assert lower - SOLVED <= solver.most_accepted(tv) <= upper + SOLVED
+            assert solver.least_tv(float(lower)) <= tv + SOLVED
 
 
 def test_any_rule_without_bias_is_the_best_lossless_block_rule() -> None:
     """At TV 0 the masses are those of `block_frontier`; token-wise rules do strictly worse."""
     pair = small_pair(0)
     free, token_wise = (
-        frontiers.most_accepted(frontiers.programme(pair.target, pair.draft, 2, flag), 0.0) for flag in (False, True)
+        theory.tv_frontier(pair.target, pair.draft, 2, token_wise=flag).most_accepted(0.0) for flag in (False, True)
     )
     assert free == pytest.approx(theory.block_frontier(pair.target, pair.draft, 2, [0.0]).upper[0], abs=SOLVED)
     assert token_wise < free - 1e-5
@@ -158,7 +159,7 @@ def test_advantage_of_several_images_holds_the_enumerated_one(counts: list[tuple
     ours, theirs = np.ones(1), np.ones(1)
     for _ in range(images):
         ours, theirs = np.outer(ours, law).ravel(), np.outer(theirs, target).ravel()
-    lower, upper = best_detector.advantage(law, np.log(law / target), images)
+    lower, upper = detectors.advantage(law, np.log(law / target), images)
     tv = np.abs(ours - theirs).sum() / 2
     assert lower - 1e-8 <= tv <= upper + 1e-8
     assert upper - lower < 0.01
@@ -171,9 +172,9 @@ def test_images_needed_by_enumeration() -> None:
     law, target = np.array([0.7, 0.3]), np.array([0.45, 0.55])
     tv = [np.abs(np.diff(binom.pmf(np.arange(n + 1), n, [[0.7], [0.45]]), axis=0)).sum() / 2 for n in range(1, 80)]
     first = 1 + next(i for i, value in enumerate(tv) if value >= 1 - 2 * best_detector.ERROR)
-    lower, upper = best_detector.images_needed(law, target)
+    lower, upper = detectors.images_needed(law, target, best_detector.ERROR)
     assert lower <= first <= upper <= lower + 1
-    least, most = best_detector.hellinger_bounds(theory.hellinger(law, target) ** 2)
+    least, most = detectors.hellinger_bounds(theory.hellinger(law, target) ** 2, best_detector.ERROR)
     assert least <= first <= most
 
 

@@ -162,16 +162,6 @@ def test_the_estimate_of_tv_falls_short_and_never_overshoots() -> None:
         assert row["tv_estimate"] > 0.8 * row["tv"]
 
 
-def test_probabilities_are_the_targets() -> None:
-    context = Context(quick=True)
-    target = against_jacobi.target_of(context)
-    law = against_jacobi.probabilities(target)
-    assert law.sum() == pytest.approx(1)
-    x = np.array([[2, 0, 1, 1, 0, 2, 2, 1]])
-    value = math.prod(float(target.conditional(x[:, :i])[0, x[0, i]]) for i in range(8))
-    assert law[int("20110221", 3)] == pytest.approx(value)
-
-
 def test_the_optimal_residual_lowers_tv_at_the_same_accepted_length() -> None:
     rows = table("optimal_residual_in_lantern")
     lower, equal, higher = optimal_residual_in_lantern.counts(rows)

@@ -12,8 +12,9 @@ import torch
 
 import theory
 from tests.validate.networks import tiny_pair
+from theory.drafted_frontier import lower_side, upper_side
 from validate.comparison.paths import MEASURES, bound_from_every_place, terms_along
-from validate.comparison.rounds import DraftedRounds, draft_rounds, frontier_gap, lower_side, upper_side
+from validate.comparison.rounds import DraftedRounds, draft_rounds, frontier_gap
 from validate.decoding import decode
 from validate.measurement import sample_baseline
 from validate.prediction import predict

@@ -10,9 +10,10 @@ import pytest
 
 import theory
 import validate
+from simulate.tv_bounds import tv_lower_bound
 from validate.budgeted_decoding import decode_budgeted
 from validate.decoding import decode_one_round
-from validate.drafters.multiscale import decode_multiscale, shipped_multiscale, tv_lower_bound
+from validate.drafters.multiscale import decode_multiscale, shipped_multiscale
 from validate.drafters.row_below import decode_row_below, shipped_heads
 from validate.drafters.verification_skipping import decode_skipping, filter_skipped, skipped_tokens
 from validate.models import Warp

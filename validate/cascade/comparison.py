@@ -28,8 +28,8 @@ from torch import Tensor
 import theory
 from simulate.intervals import mean_interval
 from theory import Verifier
+from theory.cascade_nodes import two_children
 from theory.trees import sibling_steps
-from validate.cascade.nodes import two_children
 from validate.cascade.properties import CONFIDENCE, rounded
 from validate.cascade.states import cascade_verifier, guided_states
 from validate.decoding import Decoded

@@ -22,10 +22,10 @@ from validate.comparison.matching import Matcher, OutOfReach
 from validate.comparison.methods import Method, codebook_of, relaxed_methods
 from validate.comparison.parts import file_name
 from validate.comparison.ratios import plain
-from validate.comparison.rounds import DraftedRounds, frontier_gap, measured_rounds
+from validate.comparison.rounds import DraftedRounds, frontier_gap
 from validate.comparison.schemes import Context, Scheme, chosen_schemes
 from validate.decoding import Decoded, decode
-from validate.measurement import Baseline
+from validate.measurement import Baseline, measured_rounds
 from validate.models import Pair
 from validate.quality import Quality, assess
 from validate.scoring import AnyScores, filter_images, score

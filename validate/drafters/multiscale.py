@@ -13,7 +13,7 @@ Target calls are max(1, size of the largest island). At τ = 0 the images are th
 there is one island and the image is the target's own, T calls long.
 
 No likelihood of these images is known: an image's probability sums over all drafts that could have led to it, so only
-samples speak of the law (quality, and `tv_lower_bound`); on grids of a few cells the law can be enumerated.
+samples speak of the law (quality, and `simulate.tv_bounds`); on grids of a few cells the law can be enumerated.
 
 Source: MuLo-SD (Peruzzo et al. 2601.05149): low-resolution drafter and learned upsampling, pooled acceptance, local
 rejection and resampling with expanded neighbourhoods. Reconstructed: subsampled anchors in place of a second tokenizer,
@@ -30,7 +30,6 @@ side, and every default.
 from __future__ import annotations
 
 import copy
-import math
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -51,7 +50,7 @@ from validate.models import Pair, Warp
 from validate.models.interface import START
 from validate.noise import Noise
 
-__all__ = ["decode_multiscale", "islands", "shipped_multiscale", "tv_lower_bound"]
+__all__ = ["decode_multiscale", "islands", "shipped_multiscale"]
 
 
 def islands(rejected: np.ndarray, radius: int) -> np.ndarray:
@@ -253,29 +252,3 @@ def decode_multiscale(
         return decoder, decoder.turn
 
     return decode_in_batches(pair, images, begin, drafted=pair.num_tokens - 1, **options)
-
-
-def tv_lower_bound(ours: np.ndarray, theirs: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Lower bound on TV of two laws from one number of each sample: at this confidence, and its plug-in value.
-
-    TV ≥ sup_s |F(s) − F'(s)| for every statistic (data processing); the empirical distribution functions are off by
-    √(ln(4/α) / 2n) at most, each with probability 1 − α/2 (Dvoretzky–Kiefer–Wolfowitz, Massart's constant). The
-    plug-in value is biased upwards.
-
-    >>> tv_lower_bound(np.zeros(1000), np.ones(1000))[1]
-    1.0
-    """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}")
-    ours, theirs = np.sort(np.asarray(ours, dtype=float)), np.sort(np.asarray(theirs, dtype=float))
-    for name, values in (("ours", ours), ("theirs", theirs)):
-        if values.ndim != 1 or not len(values) or np.isnan(values).any():
-            raise ValueError(f"{name} must be a list of numbers, one a sample, none of them NaN")
-    at = np.concatenate([ours, theirs])
-    gap = float(
-        np.abs(
-            np.searchsorted(ours, at, "right") / len(ours) - np.searchsorted(theirs, at, "right") / len(theirs)
-        ).max()
-    )
-    slack = sum(math.sqrt(math.log(4 / (1 - confidence)) / (2 * len(values))) for values in (ours, theirs))
-    return max(gap - slack, 0.0), gap

@@ -47,7 +47,7 @@ BATCH = 32
 """Images a step, each in both halves."""
 
 
-def _guided(logits: Tensor, guidance: float) -> Tensor:
+def guided(logits: Tensor, guidance: float) -> Tensor:
     conditional, null = logits.chunk(2)
     return guided_logits(conditional, null, guidance)
 
@@ -58,7 +58,7 @@ def halves(target: TokenTransformer, tokens: Tensor, classes: Tensor, guidance: 
     ids = torch.cat([first[:, None], tokens[:, :-1].repeat(2, 1)], dim=1)
     with torch.no_grad():
         logits, features = target(ids, return_hidden=True)
-    return features, _guided(logits, guidance).log_softmax(dim=-1)
+    return features, guided(logits, guidance).log_softmax(dim=-1)
 
 
 def fit_drafter(
@@ -92,7 +92,7 @@ def fit_drafter(
             # Input t joins x_{t+1+later} and the feature of index t + later; what comes out belongs to t + 1 + later.
             read = sequence[:, later:-1].repeat(2, 1)
             made = drafter.teach(read, made[:, : read.shape[1]])
-            q = _guided(target.head(made), guidance).log_softmax(dim=-1)
+            q = guided(target.head(made), guidance).log_softmax(dim=-1)
             p = laws[:, 1 + later :]
             loss = loss + functional.kl_div(q.flatten(0, 1), p.flatten(0, 1), log_target=True, reduction="batchmean")
             loss = loss + FEATURE * functional.smooth_l1_loss(made, features[:, 1 + later :])

@@ -19,7 +19,7 @@ from validate.drafters.attached import store_attached
 from validate.drafters.row_below import RowBelowHeads
 from validate.models import Pair
 from validate.models.transformer import TokenTransformer
-from validate.training.drafter import _guided, halves
+from validate.training.drafter import guided, halves
 from validate.training.fitting import batches, optimiser, step
 from validate.training.on_samples import parser, train_on_samples
 from validate.training.presets import Plan
@@ -31,7 +31,7 @@ BATCH = 32
 
 def _loss(logits: Tensor, p: Tensor, guidance: float) -> Tensor:
     """Mean KL over places, of both halves' logits (2B, n, V) from log-laws (B, n, V)."""
-    q = _guided(logits, guidance).log_softmax(dim=-1)
+    q = guided(logits, guidance).log_softmax(dim=-1)
     return functional.kl_div(q.flatten(0, 1), p.flatten(0, 1), log_target=True, reduction="batchmean")
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import theory
+from theory.cascade_nodes import two_children
 from theory.trees import sibling_steps
-from validate.cascade.nodes import two_children
 
 SIZE = 4
 

@@ -18,7 +18,7 @@ import validate
 from tests.validate.drafters.grids import CLASSES, SIDE, TOKENS, VOCABULARY, every_image, fits, grid_pair, image_law
 from validate import batches
 from validate.drafters import multiscale
-from validate.drafters.multiscale import decode_multiscale, islands, redraw_calls, shipped_multiscale, tv_lower_bound
+from validate.drafters.multiscale import decode_multiscale, islands, redraw_calls, shipped_multiscale
 from validate.drafters.multiscale_network import MultiScaleDrafter
 from validate.models import Warp
 from validate.scoring import laws_along
@@ -189,17 +189,6 @@ def test_training_lowers_the_cross_entropy() -> None:
         law = torch.softmax(network.upsample(tokens[:, network.anchors], classes), -1)
         shares.append(float(torch.take_along_dim(law, tokens[..., None], -1)[:, 1::2].mean()))
     assert shares[1] > shares[0] + 0.1
-
-
-def test_the_bound_on_tv_is_one_and_sees_what_it_can() -> None:
-    rng = np.random.default_rng(0)
-    ours, theirs = rng.random(4000), rng.random(4000)
-    assert tv_lower_bound(ours, theirs)[0] == 0
-    lower, value = tv_lower_bound(ours + 0.4, theirs)
-    assert 0.3 < lower < 0.4 < value + 0.05  # TV of two unit intervals 0.4 apart is 0.4
-    assert lower < tv_lower_bound(ours + 0.4, theirs, 0.5)[0]
-    with pytest.raises(ValueError, match="NaN"):
-        tv_lower_bound(np.array([np.nan]), theirs)
 
 
 def test_the_command_writes_a_drafter_that_loads(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ states after x and after y have a cosine ≥ τ_b, which is certain once the nod
 drawn from q without replacement. With g(a, b) = min(1, a/b),
 
     f(x | y) = max(g(p(x), q(x)), g(p(x) + p(y), q(x) + q(y)) if alike)     the elder's acceptance, given the younger,
-    p' = Norm[p − q]_+,   q'_x = q without x, renormalised                  whatever y is (`validate.cascade.states`),
+    p' = Norm[p − q]_+,   q'_x = q without x, renormalised                  whatever y is,
     f'(y | x) = g(p'(y), q'_x(y))                                           the younger's: p'(x) q'_x(x) = 0 leave it
                                                                             alone in its class.
     o(z) = Σ_y q(z) q'_z(y) f(z|y) + Σ_x q(x) q'_x(z) (1 − f(x|z)) f'(z|x)
